@@ -5,7 +5,7 @@ use std::path::Path;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result as Checked};
-use meshtf_train::data::{Examples, FilePart, HoldOutBy, selected, table_text};
+use meshtf_train::data::{Examples, FilePart, HoldOutBy, column_name, selected, table_text};
 use meshtf_train::file::{DataSource, Take};
 use tokio::sync::mpsc;
 
@@ -171,7 +171,7 @@ fn id_column(names: &[String], taken: &[String]) -> Option<usize> {
         let small = name.to_lowercase();
         small == "id" || ["_id", "-id", " id", ".id"].iter().any(|end| small.ends_with(end)) || name.ends_with("Id")
     };
-    names.iter().position(|name| is_id(name) && !taken.contains(name))
+    names.iter().position(|name| is_id(name) && !taken.contains(name) && column_name(name).1.is_none())
 }
 
 type Block = (Vec<Id>, Vec<u64>);

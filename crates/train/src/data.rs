@@ -48,7 +48,7 @@ pub use options::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Miss
 pub use order::Order;
 pub use records::{Layout, Record, Scanned};
 pub use resize::{ImageOptions, Interpolation, Resize, Resizing};
-pub use source::{Source, parquet_text, table_text};
+pub use source::{Source, column_name, parquet_text, table_text};
 pub use split::{HoldOutBy, Window, WindowRows, windows};
 pub use text::Lines;
 pub use tokens::{

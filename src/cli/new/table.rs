@@ -6,7 +6,7 @@ use std::path::Path;
 
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_train::data::{FilePart, Layout, LayoutOptions, is_missing, is_parquet};
+use meshtf_train::data::{FilePart, Layout, LayoutOptions, column_name, is_missing, is_parquet};
 
 use super::{Length, Model, classifier, document, listed, object, quoted};
 use crate::trainer::DataFile;
@@ -184,7 +184,14 @@ pub(super) fn scan(
             return Err(Failure::invalid("enough was read"));
         }
         lines += 1;
-        each(record.names, record.fields)
+        // Nested columns cannot be taken.
+        let is_field = |(name, _): &(&String, &&str)| column_name(name).1.is_none();
+        if record.names.iter().all(|name| column_name(name).1.is_none()) {
+            return each(record.names, record.fields);
+        }
+        let taken = record.names.iter().zip(record.fields).filter(is_field);
+        let (names, fields): (Vec<String>, Vec<&str>) = taken.map(|(name, field)| (name.clone(), *field)).unzip();
+        each(&names, &fields)
     });
     match scanned {
         Err(failure) if !is_cut => Err(failure.message),

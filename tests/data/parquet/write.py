@@ -69,9 +69,14 @@ def main():
     write(table.select(["id"]), HERE / "lz4.parquet", compression="lz4")
     # A column alone, whose rows may be missing at the end, too; numbers are its name.
     write(pyarrow.table({"7": pyarrow.array([1.5, None, 2.5, None])}), HERE / "one.parquet")
-    lists = pyarrow.table({"a": [1, 2], "tags": [["x"], []]})
-    write(lists, HERE / "list.parquet")
-    write(pyarrow.table({"a": [1], "place": [{"x": 1, "y": 2}]}), HERE / "structure.parquet")
+    nested = {
+        "a": pyarrow.array([1, 2]),
+        "tags": pyarrow.array([["x"], []]),
+        "place": pyarrow.array([{"x": 1, "y": 2}, None]),
+        "counts": pyarrow.array([[("k", 1)], []], pyarrow.map_(pyarrow.string(), pyarrow.int32())),
+        "b": pyarrow.array([3, 4]),
+    }
+    write(pyarrow.table(nested), HERE / "nested.parquet")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::nearest::nearest;
 
 use super::dates::{date, number_of};
-use super::{Category, Classes, DatePart, Fit, TableOptions};
+use super::{Category, Classes, DatePart, Fit, TableOptions, column_name};
 
 /// Names of columns in a message.
 const MAX_NAMES: usize = 12;
@@ -19,16 +19,36 @@ pub fn is_missing(field: &str) -> bool {
 /// The columns that are selected, by name, by number from 0, or as a range of either (`a..d`, the last one included).
 ///
 /// # Errors
-/// InvalidArgument for a column that does not exist.
+/// InvalidArgument for a column that does not exist, or cannot be taken.
 pub fn selected(names: &[String], wanted: &[String]) -> Result<Vec<usize>> {
+    let places = located(names, wanted)?;
+    check_taken(names, &places)?;
+    Ok(places)
+}
+
+/// Refuses columns that are no fields of a table.
+pub(super) fn check_taken(names: &[String], places: &[usize]) -> Result<()> {
+    let mut barred = places.iter().map(|&place| column_name(&names[place]));
+    match barred.find_map(|(name, is)| Some((name, is?))) {
+        None => Ok(()),
+        Some((name, is)) => Err(Failure::invalid(format!(
+            "column {name} {is}; the fields of a table are numbers, texts, dates, or true and false: name the columns to take in \
+             \"columns\", or this one in \"except\""
+        ))),
+    }
+}
+
+/// As [`selected`], also columns that cannot be taken.
+pub(super) fn located(names: &[String], wanted: &[String]) -> Result<Vec<usize>> {
     let find = |text: &str| {
         let by_number = || text.parse::<usize>().ok().filter(|number| *number < names.len());
-        names.iter().position(|name| name == text).or_else(by_number)
+        names.iter().position(|name| column_name(name).0 == text).or_else(by_number)
     };
     let missing = |text: &str| {
-        let near = nearest(text, names.iter().map(String::as_str));
+        let names: Vec<&str> = names.iter().map(|name| column_name(name).0).collect();
+        let near = nearest(text, names.iter().copied());
         let more = names.len().saturating_sub(MAX_NAMES);
-        let hint = match (near.first(), names) {
+        let hint = match (near.first(), &names[..]) {
             (Some(near), _) => format!("; did you mean {near}?"),
             (None, [only]) if only.contains([';', '\t', '|']) => {
                 format!("; the only one is {only:.60}: say which character separates them with \"delimiter\"")

@@ -9,7 +9,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use serde::{Deserialize, Serialize};
 
-use super::columns::BadLine;
+use super::columns::{BadLine, check_taken, located};
 use super::measure::{Measure, class_weights};
 use super::{Chosen, Layout, Missing, Record, TableOptions, selected};
 
@@ -281,11 +281,12 @@ fn all_of(names: &[String], wanted: &[Wanted<'_>]) -> Result<Vec<Chosen>> {
         let places = match wanted.fit {
             Some(fit) if wanted.columns.is_empty() && wanted.except.is_empty() => selected(names, &fit.columns)?,
             _ if wanted.columns.is_empty() => {
-                let except = selected(names, wanted.except)?;
+                let except = located(names, wanted.except)?;
                 (0..names.len()).filter(|place| !except.contains(place)).collect()
             }
             _ => selected(names, wanted.columns)?,
         };
+        check_taken(names, &places)?;
         Chosen::of(names, &places, wanted.options, wanted.fit)
     };
     wanted.iter().map(one).collect()

@@ -21,7 +21,7 @@ use parquet::file::reader::SerializedPageReader;
 
 use self::field::{Form, Values};
 use self::pages::{Bytes, Pages};
-use super::source::Source;
+use super::source::{Source, barred};
 
 /// Rows that are decoded at a time.
 const BATCH: usize = 1024;
@@ -47,6 +47,8 @@ pub(super) struct Rows<S: Source> {
 
 struct Column {
     name: String,
+    /// Its place among those that are no groups of others; `None` if it is no field of a table, and all its fields are empty.
+    leaf: Option<usize>,
     form: Form,
     is_optional: bool,
     reader: Option<ColumnReader>,
@@ -61,30 +63,40 @@ impl<S: Source> Rows<S> {
     /// Reads the description of a file.
     ///
     /// # Errors
-    /// InvalidArgument if it is damaged, or has columns that are no fields of a table.
+    /// InvalidArgument if it is damaged.
     pub fn open(source: S) -> Result<Rows<S>> {
         let file = Bytes(Arc::new(source));
         let footer = footer::read(&*file.0)?;
         let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(&footer).map_err(damaged))?;
         let schema = metadata.file_metadata().schema_descr();
-        let fields = schema.root_schema().get_fields();
-        // Without nested columns, there is one for each field.
-        fields.iter().try_for_each(|field| field::check(field))?;
+        let leaves: Vec<usize> = (0..schema.num_columns()).map(|leaf| schema.get_column_root_idx(leaf)).collect();
         let mut text = Vec::new();
-        let mut columns = Vec::with_capacity(fields.len());
-        for (i, column) in schema.columns().iter().enumerate() {
+        let mut columns = Vec::new();
+        for (i, field) in schema.root_schema().get_fields().iter().enumerate() {
+            let leaf = leaves.iter().position(|root| *root == i);
+            let of_leaf = |leaf| (Form::of(&schema.column(leaf)), schema.column(leaf).max_def_level() > 0);
+            let (form, is_optional) = match (field::nested(field), leaf) {
+                (Some(is), _) => (Err(is), false),
+                (None, Some(leaf)) => of_leaf(leaf),
+                (None, None) => (Err("is a structure without parts"), false),
+            };
             if i > 0 {
                 text.push(b',');
             }
-            field::quote(column.name().as_bytes(), &mut text);
+            let name = form.as_ref().err().map_or_else(|| field.name().to_owned(), |is| barred(field.name(), is));
+            field::quote(name.as_bytes(), &mut text);
+            let leaf = leaf.filter(|_| form.is_ok());
+            let (form, values) = (form.unwrap_or(Form::Plain), Values::Bool(Vec::new()));
+            let (reader, levels, next) = (None, Vec::new(), 0);
             columns.push(Column {
-                name: column.name().to_owned(),
-                form: Form::of(column)?,
-                is_optional: column.max_def_level() > 0,
-                reader: None,
-                levels: Vec::new(),
-                values: Values::Bool(Vec::new()),
-                next: 0,
+                name: field.name().to_owned(),
+                leaf,
+                form,
+                is_optional,
+                reader,
+                levels,
+                values,
+                next,
             });
         }
         if columns.is_empty() {
@@ -129,7 +141,7 @@ impl<S: Source> Rows<S> {
             self.begin()?;
         }
         let rows = self.left.min(BATCH);
-        for column in &mut self.columns {
+        for column in self.columns.iter_mut().filter(|column| column.leaf.is_some()) {
             let why = match column.decode(rows) {
                 Ok(own) if own == rows => continue,
                 Ok(_) => "it has fewer rows than the group".to_owned(),
@@ -147,11 +159,13 @@ impl<S: Source> Rows<S> {
         self.group += 1;
         let at = |why: String| Failure::invalid(format!("row group {}: {why}", self.group));
         self.left = usize::try_from(group.num_rows()).map_err(|_| at("its number of rows is negative".to_owned()))?;
-        if group.num_columns() != self.columns.len() {
-            return Err(at(format!("it has {} columns of {}", group.num_columns(), self.columns.len())));
+        let leaves = self.metadata.file_metadata().schema_descr().num_columns();
+        if group.num_columns() != leaves {
+            return Err(at(format!("it has {} columns of {leaves}", group.num_columns())));
         }
-        for (i, column) in self.columns.iter_mut().enumerate() {
-            let reader = column_reader(&self.file, group, i);
+        for column in &mut self.columns {
+            let Some(leaf) = column.leaf else { continue };
+            let reader = column_reader(&self.file, group, leaf);
             column.reader = Some(reader.map_err(|why| at(format!("column {}: {why}", column.name)))?);
         }
         Ok(())
@@ -195,7 +209,7 @@ impl Column {
 
     /// Writes the field of a row, the next one.
     fn write(&mut self, row: usize, to: &mut Vec<u8>) -> std::result::Result<(), String> {
-        if self.is_optional && self.levels.get(row) == Some(&0) {
+        if self.leaf.is_none() || self.is_optional && self.levels.get(row) == Some(&0) {
             return Ok(());
         }
         self.next += 1;

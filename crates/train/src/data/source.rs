@@ -41,10 +41,11 @@ pub fn table_text(file: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
 }
 
 /// The rows of a Parquet file, as a text of a line with the names and lines with the fields: they are separated by commas and
-/// quoted where necessary; those of missing values are empty. It is decoded as it is read.
+/// quoted where necessary; those of missing values are empty. It is decoded as it is read. [`column_name`] tells the columns
+/// that are no fields of a table.
 ///
 /// # Errors
-/// InvalidArgument if it is no Parquet file, is damaged or has columns that are no fields of a table.
+/// InvalidArgument if it is no Parquet file, or is damaged.
 pub fn parquet_text(source: impl Source) -> Result<Box<dyn Read>> {
     let mut start = vec![0; source.length().min(4096) as usize];
     source.read(0, &mut start)?;
@@ -55,6 +56,24 @@ pub fn parquet_text(source: impl Source) -> Result<Box<dyn Read>> {
         }));
     }
     decoded(source)
+}
+
+/// The mark of a column that no placeholder can take, in the names of a table's text.
+const MARK: char = '\u{0}';
+
+/// The name that a column which cannot be taken has in the text of a table, where its fields are empty. `is` says why, such as
+/// `is a list`.
+#[cfg(feature = "parquet")]
+pub(super) fn barred(name: &str, is: &str) -> String {
+    format!("{MARK}{is}{MARK}{name}")
+}
+
+/// The name of a column; and the reason why it cannot be taken, if it cannot.
+pub fn column_name(name: &str) -> (&str, Option<&str>) {
+    match name.strip_prefix(MARK).and_then(|rest| rest.split_once(MARK)) {
+        Some((is, name)) => (name, Some(is)),
+        None => (name, None),
+    }
 }
 
 #[cfg(feature = "parquet")]

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use chrono::{DateTime, NaiveTime};
-use meshtf_tensor::failure::{Failure, Result};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, FixedLenByteArray, Int96};
@@ -27,44 +26,30 @@ pub(super) enum Form {
     Uuid,
 }
 
-/// Checks that a column is fields of a table.
-///
-/// # Errors
-/// InvalidArgument for a nested column.
-pub(super) fn check(column: &Type) -> Result<()> {
-    let (name, info) = (column.name(), column.get_basic_info());
-    let is = match (info.logical_type_ref(), info.converted_type()) {
-        (Some(LogicalType::List), _) | (_, ConvertedType::LIST) => "a list",
-        (Some(LogicalType::Map), _) | (_, ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE) => "a map",
-        _ if column.is_group() => "a structure of several parts",
-        _ if info.has_repetition() && info.repetition() == Repetition::REPEATED => "a list",
-        _ => return Ok(()),
-    };
-    Err(Failure::invalid(format!(
-        "column {name} is {is}; the fields of a table are numbers, texts, dates or true and false: write the file with a column \
-         for each part of it, or without it"
-    )))
+/// The kind of a nested column, which is no field of a table: `is a list`.
+pub(super) fn nested(column: &Type) -> Option<&'static str> {
+    let info = column.get_basic_info();
+    match (info.logical_type_ref(), info.converted_type()) {
+        (Some(LogicalType::List), _) | (_, ConvertedType::LIST) => Some("is a list"),
+        (Some(LogicalType::Map), _) | (_, ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE) => Some("is a map"),
+        _ if column.is_group() => Some("is a structure of several parts"),
+        _ if info.has_repetition() && info.repetition() == Repetition::REPEATED => Some("is a list"),
+        _ => None,
+    }
 }
 
 impl Form {
     /// The form of a column by its type.
     ///
     /// # Errors
-    /// InvalidArgument for values that are no fields of a table.
-    pub fn of(column: &ColumnDescriptor) -> Result<Form> {
+    /// Values that are no fields of a table: `has intervals of time`.
+    pub fn of(column: &ColumnDescriptor) -> Result<Form, &'static str> {
         const MILLIS: i64 = 1_000;
         const MICROS: i64 = 1_000_000;
         let per_second = |unit: &TimeUnit| match unit {
             TimeUnit::MILLIS => MILLIS,
             TimeUnit::MICROS => MICROS,
             TimeUnit::NANOS => NANOS,
-        };
-        let wrong = |is: &str| {
-            let name = column.name();
-            Err(Failure::invalid(format!(
-                "column {name} has {is}; the fields of a table are numbers, texts, dates or true and false: write the file \
-                 without it"
-            )))
         };
         let decimal = || Ok(Form::Decimal(usize::try_from(column.type_scale()).unwrap_or(0)));
         match (column.logical_type_ref(), column.converted_type()) {
@@ -75,9 +60,9 @@ impl Form {
             (Some(LogicalType::Integer(of)), _) if !of.is_signed => Ok(Form::Unsigned),
             (Some(LogicalType::Float16), _) => Ok(Form::Half),
             (Some(LogicalType::Uuid), _) => Ok(Form::Uuid),
-            (Some(LogicalType::Bson), _) | (None, ConvertedType::BSON) => wrong("documents of BSON"),
-            (Some(LogicalType::Geometry(_) | LogicalType::Geography(_)), _) => wrong("shapes of geography"),
-            (None, ConvertedType::INTERVAL) => wrong("intervals of time"),
+            (Some(LogicalType::Bson), _) | (None, ConvertedType::BSON) => Err("has documents of BSON"),
+            (Some(LogicalType::Geometry(_) | LogicalType::Geography(_)), _) => Err("has shapes of geography"),
+            (None, ConvertedType::INTERVAL) => Err("has intervals of time"),
             (None, ConvertedType::TIME_MILLIS) => Ok(Form::Time(MILLIS)),
             (None, ConvertedType::TIME_MICROS) => Ok(Form::Time(MICROS)),
             (None, ConvertedType::TIMESTAMP_MILLIS) => Ok(Form::Moment(MILLIS, true)),
@@ -137,7 +122,7 @@ impl Values {
     ///
     /// # Errors
     /// The value has no such form.
-    pub fn write(&self, place: usize, form: &Form, to: &mut Vec<u8>) -> std::result::Result<(), String> {
+    pub fn write(&self, place: usize, form: &Form, to: &mut Vec<u8>) -> Result<(), String> {
         let lost = || "has fewer values than it states".to_owned();
         let number = match self {
             Values::Bool(all) => return show(to, all.get(place).ok_or_else(lost)?),
@@ -186,7 +171,7 @@ fn divided(number: i64, per_second: i64) -> (i64, u32) {
 }
 
 /// A whole number with a point before its last digits.
-fn decimal(number: i128, places: usize, to: &mut Vec<u8>) -> std::result::Result<(), String> {
+fn decimal(number: i128, places: usize, to: &mut Vec<u8>) -> Result<(), String> {
     /// The digits that a number of 128 bits can have.
     const MAX_PLACES: usize = 39;
     if places > MAX_PLACES {
@@ -202,7 +187,7 @@ fn decimal(number: i128, places: usize, to: &mut Vec<u8>) -> std::result::Result
 }
 
 /// Bytes as text, or as a number or name that they stand for.
-fn bytes(bytes: &[u8], form: &Form, to: &mut Vec<u8>) -> std::result::Result<(), String> {
+fn bytes(bytes: &[u8], form: &Form, to: &mut Vec<u8>) -> Result<(), String> {
     match form {
         Form::Half => {
             let half = <[u8; 2]>::try_from(bytes).map_err(|_| "has floats of 16 bits without 2 bytes")?;
@@ -253,10 +238,10 @@ pub(super) fn quote(text: &[u8], to: &mut Vec<u8>) {
     to.push(b'"');
 }
 
-fn show(to: &mut Vec<u8>, value: &dyn std::fmt::Display) -> std::result::Result<(), String> {
+fn show(to: &mut Vec<u8>, value: &dyn std::fmt::Display) -> Result<(), String> {
     write!(to, "{value}").map_err(|error| error.to_string())
 }
 
-fn show_debug(to: &mut Vec<u8>, value: &dyn std::fmt::Debug) -> std::result::Result<(), String> {
+fn show_debug(to: &mut Vec<u8>, value: &dyn std::fmt::Debug) -> Result<(), String> {
     write!(to, "{value:?}").map_err(|error| error.to_string())
 }

@@ -71,14 +71,9 @@ fn a_column_alone_has_its_last_missing_value() {
 
 #[test]
 fn files_that_are_no_tables_are_refused() {
-    for (file, why) in [
-        ("list.parquet", "column tags is a list; the fields of a table are"),
-        ("structure.parquet", "column place is a structure of several parts; the fields"),
-        ("lz4.parquet", "row group 1: column id: it is compressed by LZ4_RAW; expected snappy, gzip, zstd or none"),
-    ] {
-        let failure = table_text(file, bytes(file)).unwrap_err();
-        assert!(failure.message.contains(why), "{file}: {failure}");
-    }
+    let failure = table_text("lz4.parquet", bytes("lz4.parquet")).unwrap_err();
+    let why = "row group 1: column id: it is compressed by LZ4_RAW; expected snappy, gzip, zstd or none";
+    assert!(failure.message.contains(why), "{failure}");
     let cut = bytes("plain.parquet");
     for (bytes, why) in [
         (b"a,b\n1,2\n".to_vec(), "this is text, and no Parquet file as its name says"),
@@ -94,6 +89,29 @@ fn files_that_are_no_tables_are_refused() {
     let options = LayoutOptions { skip: 1, ..LayoutOptions::default() };
     let failure = Layout::of(&FilePart::of("x.parquet"), &options).unwrap_err();
     assert!(failure.message.contains("a .parquet file takes neither"), "{failure}");
+}
+
+/// Lists and structures are refused by name where they would be taken, and other columns are read.
+#[test]
+fn nested_columns_are_refused_where_they_are_taken() {
+    let read = |columns: &[&str]| column("nested.parquet", columns, &TableOptions::default(), false);
+    assert_eq!(read(&["a", "b"]).unwrap().slice::<f64>().unwrap(), [1.0, 3.0, 2.0, 4.0]);
+    let options = TableOptions::default();
+    let except = ["place", "tags", "counts"].map(str::to_owned);
+    let wanted = Wanted { columns: &[], except: &except, options: &options, is_text: false, fit: None };
+    let layout = Layout::of(&FilePart::of("nested.parquet"), &options.layout).unwrap();
+    let table = Csv::new(layout, table_text("nested.parquet", bytes("nested.parquet")).unwrap());
+    assert_eq!(table.prepare(&[wanted], |count| vec![true; count]).unwrap().chosen[0].width(), 2);
+    for (columns, why) in [
+        (&["a", "tags"][..], "column tags is a list; the fields of a table are numbers"),
+        (&[], "column tags is a list; the fields"),
+        (&["place"], "column place is a structure of several parts; the fields"),
+        (&["counts"], "column counts is a map; the fields"),
+        (&["tag"], "there is no column tag; did you mean tags?"),
+    ] {
+        let failure = read(columns).unwrap_err();
+        assert!(failure.message.contains(why), "{columns:?}: {failure}");
+    }
 }
 
 /// A schema whose groups say that they have more parts than there are, or are within each other without end.
