@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use meshtf_tensor::nearest::nearest;
 use toml::{Table, Value};
 
 use super::{Cli, Trouble};
@@ -71,7 +72,7 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
         let added = added(&flags_of(NODE), given, table).map_err(|why| at(path, &why))?;
         // An error of the command line without the file is reported as such.
         if let Err(error) = loose_with(&line, &added) {
-            return Err(at(path, &error.to_string().replace("error: ", "")));
+            return Err(at(path, &message(&error)));
         }
         line.extend(added.into_iter().map(OsString::from));
     }
@@ -106,10 +107,10 @@ fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Err
 fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
     let (node, doctor) = (flags_of(NODE), flags_of(DOCTOR));
     let bare = ["meshtf", NODE].map(OsString::from);
-    let as_node = loose().try_get_matches_from(&bare).map_err(|error| error.to_string())?;
+    let as_node = loose().try_get_matches_from(&bare).map_err(|error| message(&error))?;
     if let Some(given) = as_node.subcommand_matches(NODE) {
         let whole = added(&node, given, table)?;
-        loose_with(&bare, &whole).map_err(|error| error.to_string().replace("error: ", ""))?;
+        loose_with(&bare, &whole).map_err(|error| message(&error))?;
     }
     let own: BTreeSet<&str> = of_file(&doctor).filter(|(arg, _)| !arg.is_global_set()).map(|(_, long)| long).collect();
     let table = table.iter().filter(|(key, _)| own.contains(key.as_str()));
@@ -118,6 +119,14 @@ fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> 
 
 fn at(path: &Path, why: &str) -> Wrong {
     Wrong::File(Trouble::input(format!("{}: {}", path.display(), why.trim_end())))
+}
+
+/// The reason of an error of clap, without the lines on usage and help: the mistake is in the file.
+fn message(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let ends = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|end| text.find(end)).min();
+    let text = &text[..ends.unwrap_or(text.len())];
+    text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned()
 }
 
 /// The command line without the requirements of `node`: the file may meet them.
@@ -174,8 +183,12 @@ fn of_file(node: &Command) -> impl Iterator<Item = (&Arg, &str)> {
 fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
     let known: BTreeSet<&str> = of_file(node).map(|(_, long)| long).collect();
     if let Some(unknown) = table.keys().find(|key| !known.contains(key.as_str())) {
-        let known: Vec<&str> = known.into_iter().collect();
-        return Err(format!("`meshtf node` has no flag {unknown}; it has {}", known.join(", ")));
+        let near = nearest(unknown, known.iter().copied());
+        let right = match near.is_empty() {
+            true => format!("it has {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+            false => format!("did you mean {}?", near.join(" or ")),
+        };
+        return Err(format!("`meshtf node` has no flag {unknown}; {right}"));
     }
     let mut added = Vec::new();
     for (arg, long) in of_file(node) {
@@ -298,9 +311,9 @@ mod tests {
         let (_, printed) = parse(line("meshtf node --name ps/3 --listen 0.0.0.0:1 --memory 50%")).ok().unwrap();
         let again = parsed("meshtf node", &printed.unwrap()).unwrap();
         assert_eq!((again["name"].as_str(), again["memory"].as_str()), (Some("ps/3"), Some("50%")));
-        let (_, printed) = parse(line("meshtf node --name ps/3 --mesh 007 --peer 18446744073709551615")).ok().unwrap();
+        let (_, printed) = parse(line("meshtf node --name ps/3 --mesh 007 --data 18446744073709551615")).ok().unwrap();
         let again = parsed("meshtf node", &printed.unwrap()).unwrap();
-        assert_eq!((again["mesh"].as_str(), again["peer"][0].as_str()), (Some("007"), Some("18446744073709551615")));
+        assert_eq!((again["mesh"].as_str(), again["data"].as_str()), (Some("007"), Some("18446744073709551615")));
         assert_eq!(parsed("meshtf node --name ps/4", config).unwrap()["name"].as_str(), Some("ps/4"));
     }
 
@@ -309,9 +322,15 @@ mod tests {
         let check = |config: &str, parts: &[&str]| {
             let why = parsed("meshtf node", config).expect_err(config);
             assert!(why.contains("c.toml"), "{why}");
+            assert!(!why.contains("For more information") && !why.contains("Usage:"), "{why}");
             parts.iter().for_each(|part| assert!(why.contains(part), "{part}: {why}"));
         };
-        check("nam = \"ps/0\"", &["has no flag nam", "name"]);
+        check("nam = \"ps/0\"", &["has no flag nam", "did you mean name?"]);
+        check("nmae = \"ps/0\"", &["has no flag nmae; did you mean name?"]);
+        check("peers = [\"a:1\"]", &["has no flag peers; did you mean peer?"]);
+        check("colour = 1", &["has no flag colour; it has backend, burn,"]);
+        check("name = \"ps/0\"\nlisten = \"0.0.0.0\"", &["'--listen <ADDR>'", "it has no port", "0.0.0.0:4001"]);
+        check("peer = [\"a:1\", \"10.0.0.7:port\"]", &["'10.0.0.7:port' for '--peer <ADDR>'", "not a port number"]);
         check("name = \"ps/0\"\nconfig = \"x\"", &["has no flag config"]);
         check("name = 7", &["invalid value '7' for '--name"]);
         check("name = \"ps\"", &["invalid value 'ps' for '--name"]);

@@ -12,7 +12,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
 use super::memory::{self, MemoryArgs};
-use super::reach::{MeshArgs, read_cluster_spec, tried};
+use super::reach::{MeshArgs, address, read_cluster_spec, tried};
 use super::signals::Signals;
 use super::{Exit, Outcome, Trouble, output};
 use crate::diagnosis::{Conclusion, conclude};
@@ -65,7 +65,7 @@ pub struct Args {
     backend: BackendChoice,
     /// Address to listen on, HOST:PORT or a multiaddr; repeatable, or separated by commas [default: every interface, at the last
     /// port or a free one]
-    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', value_parser = address)]
     listen: Vec<String>,
     /// File with a ClusterSpec, JSON from jobs to addresses: the task listens on its own address and dials the others
     #[arg(long, value_name = "FILE")]

@@ -1,6 +1,7 @@
 //! The connection of a command to a mesh: the name of the mesh, its addresses, and the time limits.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::LocalCluster;
 use crate::client::{Reach, Route};
 use crate::diagnosis::{Conclusion, conclude_at_last};
 use crate::doctor::{SERVICE_HOME, as_service};
-use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
+use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home, parse_address};
 use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
 use crate::protocol::Cluster;
 
@@ -41,7 +42,7 @@ pub(super) struct MeshArgs {
     pub mesh: String,
     /// Address of a node to dial, for nodes that are not found automatically: 10.0.0.7:4001 or /ip4/10.0.0.7/tcp/4001;
     /// repeatable, or separated by commas
-    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',', value_parser = address)]
     pub peer: Vec<String>,
     /// Use no mesh key: every process that reaches the port is admitted
     #[arg(long)]
@@ -309,6 +310,20 @@ pub(super) fn concluded(node: &Node) -> String {
     match conclude_at_last(&node.mesh().tried()).iter().map(shown).collect::<String>() {
         text if text.is_empty() => text,
         text => format!("\nSo:{text}"),
+    }
+}
+
+/// The text of an address, `HOST:PORT` or a multiaddr, if it is one. An empty one is left out later: `--peer a:1,` has one.
+pub(super) fn address(text: &str) -> Result<String, String> {
+    match parse_address(text) {
+        _ if text.is_empty() => Ok(String::new()),
+        Ok(_) => Ok(text.to_owned()),
+        Err(MeshError::Address { why, .. }) => {
+            let host = text.trim_end_matches(':');
+            let example = if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv4()) { host } else { "192.168.1.7" };
+            Err(format!("{why}; expected host:port ({example}:4001) or a multiaddr (/ip4/{example}/tcp/4001)"))
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 
