@@ -18,10 +18,20 @@ pub fn default_budget() -> Option<u64> {
     available(SHARE_PERCENT)
 }
 
+/// The default budget on a machine with that much memory.
+pub fn default_of(memory: u64) -> u64 {
+    memory / 100 * SHARE_PERCENT
+}
+
+/// The machine's memory, or the container's limit if that is lower; `None` if the system reports neither.
+pub fn memory() -> Option<u64> {
+    [machine(), cgroup(Path::new("/"))].into_iter().flatten().min()
+}
+
 /// A percentage of the memory available to this process: of the machine's memory or the container's limit, and of the address
 /// space that `ulimit -v` leaves. `None` if the system reports neither.
 pub fn available(percent: u64) -> Option<u64> {
-    let memory = [machine(), cgroup(Path::new("/"))].into_iter().flatten().min().map(|bytes| bytes / 100 * percent);
+    let memory = memory().map(|bytes| bytes / 100 * percent);
     memory.into_iter().chain(addresses(percent)).min()
 }
 

@@ -40,8 +40,13 @@ impl MemoryArgs {
         self.memory.iter().flat_map(|size| ["--memory".to_owned(), size.to_string()]).collect()
     }
 
-    /// The budget that the flags request.
+    /// The budget that the flags request. One that exceeds the memory there is leads to a warning.
     pub fn budget(&self) -> Arc<Budget> {
+        if let Some(Size::Bytes(bytes)) = self.memory
+            && let Some(warning) = beyond(bytes, machine::memory())
+        {
+            tracing::warn!("{warning}");
+        }
         let bytes = match self.memory {
             // With more than `ulimit -v` allows, the process would be killed before the budget refuses.
             Some(Size::Bytes(bytes)) => Some(machine::addresses(100).map_or(bytes, |most| most.min(bytes))),
@@ -52,6 +57,19 @@ impl MemoryArgs {
             Budget::of(usize::try_from(bytes.max(LEAST_BYTES)).unwrap_or(usize::MAX))
         })
     }
+}
+
+/// The warning about a budget that exceeds the memory of the machine or container, `there`.
+fn beyond(bytes: u64, there: Option<u64>) -> Option<String> {
+    let there = there.filter(|there| bytes > *there)?;
+    let shown = |bytes: u64| Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    Some(format!(
+        "--memory {}: this machine or container has {}. The system may end the process before a step fails with \
+         ResourceExhausted; the default is {}.",
+        shown(bytes),
+        shown(there),
+        shown(machine::default_of(there)),
+    ))
 }
 
 /// The budget as shown in a node's serving line: ` memory=4.00GB`.
@@ -94,6 +112,16 @@ fn size(text: &str) -> Result<Size, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_beyond_the_memory_is_reported_with_the_true_figure() {
+        let warning = beyond(900_000_000_000, Some(24_000_000_000)).unwrap();
+        for part in ["--memory 900 GB", "has 24.0 GB", "the default is 19.2 GB"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        assert_eq!(beyond(24_000_000_000, Some(24_000_000_000)), None);
+        assert_eq!(beyond(u64::MAX, None), None);
+    }
 
     #[test]
     fn sizes_have_units() {
