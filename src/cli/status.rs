@@ -32,6 +32,9 @@ pub struct Args {
     /// Task of the node [default: every node that is up]
     #[arg(value_name = "TASK", add = complete::tasks())]
     task: Option<Task>,
+    /// Show every limit, those with less than 0.5 % in use, too
+    #[arg(long)]
+    limits: bool,
     /// Print JSON: a list with an object for each node
     #[arg(long)]
     json: bool,
@@ -41,10 +44,10 @@ pub struct Args {
 
 pub(super) async fn status(args: Args) -> Outcome {
     let named: Vec<Task> = args.task.iter().cloned().collect();
-    args.by.ask(&named, async |node: &Node| show(node, named.clone(), args.json).await).await
+    args.by.ask(&named, async |node: &Node| show(node, named.clone(), &args).await).await
 }
 
-async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
+async fn show(node: &Node, mut tasks: Vec<Task>, args: &Args) -> Outcome {
     if tasks.is_empty() {
         tasks = node.cluster().tasks().cloned().collect();
     }
@@ -57,10 +60,11 @@ async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
             Err(failure) => troubles.push(failure.into()),
         }
     }
-    if as_json {
+    if args.json {
         output::json_value(&told.iter().map(|(task, status)| node_json(task, status)).collect())?;
     } else {
-        let texts: Vec<String> = told.iter().map(|(task, status)| node_text(Paint::stdout(), task, status)).collect();
+        let text = |(task, status): &(&Task, NodeStatus)| node_text(Paint::stdout(), task, status, args.limits);
+        let texts: Vec<String> = told.iter().map(text).collect();
         if !texts.is_empty() {
             output::line(&texts.join("\n\n\n"))?;
         }
@@ -71,7 +75,7 @@ async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
     last.map_or(Ok(Exit::Ok), Err)
 }
 
-fn node_text(paint: Paint, task: &Task, status: &NodeStatus) -> String {
+fn node_text(paint: Paint, task: &Task, status: &NodeStatus, with_limits: bool) -> String {
     let identity = &status.identity;
     let mesh = identity.mesh.as_ref().map_or_else(String::new, |mesh| format!(" of mesh {mesh}"));
     let title = format!("{task}{mesh}, meshtf {}, up {}", identity.version, duration(identity.up_ms / 1000));
@@ -82,7 +86,7 @@ fn node_text(paint: Paint, task: &Task, status: &NodeStatus) -> String {
         part(paint, &status.pieces, &PIECES, piece_row),
         part(paint, &status.resources, &RESOURCES, resource_row),
         part(paint, &status.peers, &PEERS, peer_row),
-        Some(table(paint, &["LIMIT", "USED", "OF", ""], status.limits.iter().map(limit_row))),
+        limits(paint, &status.limits, with_limits),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
@@ -174,6 +178,26 @@ pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
         holds,
         resource.version.map_or_else(|| "-".to_owned(), |version| version.to_string()),
     ]
+}
+
+/// The limits: those in use, and the number of the others, or all of them.
+fn limits(paint: Paint, limits: &[LimitStatus], all: bool) -> Option<String> {
+    let (shown, unused): (Vec<_>, Vec<_>) = limits.iter().partition(|limit| all || is_in_use(limit));
+    let mut parts = Vec::new();
+    if !shown.is_empty() {
+        parts.push(table(paint, &["LIMIT", "USED", "OF", ""], shown.into_iter().map(limit_row)));
+    }
+    match unused.len() {
+        0 => {}
+        1 => parts.push("1 limit is at 0 % (--limits shows it)".to_owned()),
+        n => parts.push(format!("{n} limits are at 0 % (--limits shows them)")),
+    }
+    (!parts.is_empty()).then(|| parts.join("\n"))
+}
+
+/// Whether the row of a limit says more than 0 %.
+fn is_in_use(limit: &LimitStatus) -> bool {
+    limit.used > 0 && limit.limit.is_none_or(|most| limit.used as f64 >= 0.005 * most as f64)
 }
 
 /// The share of a limit from which on the limit is near.
@@ -327,4 +351,28 @@ fn peer_json(peer: &PeerStatus) -> Value {
         "sent_per_second": peer.sent_per_second,
         "received_per_second": peer.received_per_second,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_at_nothing_are_one_line() {
+        let limit = |name: &str, used, limit| LimitStatus { name: name.to_owned(), used, limit };
+        let all = [
+            limit("sessions", 1, Some(64)),
+            limit("steps", 0, Some(4096)),
+            limit("peers", 4, Some(1024)),
+            limit("memory", 12_000_000, None),
+            limit("files", 980, Some(1000)),
+        ];
+        let text = limits(Paint::OFF, &all, false).unwrap();
+        let first: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(first, ["LIMIT", "sessions", "memory", "files", "2"], "{text}");
+        assert!(text.ends_with("2 limits are at 0 % (--limits shows them)"), "{text}");
+        assert_eq!(limits(Paint::OFF, &all, true).unwrap().lines().count(), 6);
+        assert_eq!(limits(Paint::OFF, &all[1..2], false).unwrap(), "1 limit is at 0 % (--limits shows it)");
+        assert_eq!(limits(Paint::OFF, &[], false), None);
+    }
 }
