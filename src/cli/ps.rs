@@ -1,7 +1,7 @@
 //! `meshtf ps`: the tasks that are up, their devices, addresses and uptime.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::Client;
 use meshtf_tensor::device::{DeviceName, Task};
@@ -13,6 +13,7 @@ use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
 use crate::diagnosis::{conclude_at_last, is_expecting, shown_place};
 use crate::mesh::{Attempt, Release, Speaks, is_loopback};
+use crate::protocol::status::Identity;
 use crate::protocol::{Cluster, Member, VERSION};
 
 /// The list counts as complete when it has not changed for this long.
@@ -38,8 +39,8 @@ of the protocol is listed without its task, with its release and protocol. Below
 the list are pairs of tasks that cannot reach each other: steps that need both
 fail.")]
 pub struct Args {
-    /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, since_unix_ms,
-    /// cannot_reach
+    /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, up_ms,
+    /// since_unix_ms, cannot_reach
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -67,17 +68,17 @@ pub(super) async fn ps(args: Args) -> Outcome {
     }
     let cluster = node.cluster();
     let told = node.statuses(ANSWER_LIMIT).await.into_iter();
-    let versions: Versions = told.filter_map(|(task, told)| Some((task, told.ok()?.identity.version))).collect();
+    let told: Told = told.filter_map(|(task, told)| Some((task, told.ok()?.identity))).collect();
     let attempts = node.mesh().tried();
     let (missed, others) = (conclude_at_last(&attempts), others(&attempts));
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {
-        let members = members.iter().map(|member| as_json(member, &versions, &cluster));
+        let members = members.iter().map(|member| as_json(member, &told, &cluster));
         output::json_value(&members.chain(others.iter().map(other_as_json)).collect())?;
     } else {
         let paint = Paint::stdout();
-        output::line(&members_table(paint, &members, &versions, &others, &cluster))?;
+        output::line(&members_table(paint, &members, &told, &others, &cluster))?;
         for (from, to) in cluster.apart() {
             let what = format!("{} cannot reach {}, though both are up", from.short(), to.short());
             output::line(&paint.tone(Tone::Bad, what))?;
@@ -93,8 +94,9 @@ pub(super) async fn ps(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The versions of meshtf that nodes reported, by their tasks.
-type Versions = BTreeMap<Task, String>;
+/// The identities that nodes reported, by their tasks: the version of meshtf, and the time since the start by the node's own
+/// clock.
+type Told = BTreeMap<Task, Identity>;
 
 /// The address of a node of another version of the protocol, and its version of meshtf.
 type Other = (String, Speaks);
@@ -118,7 +120,7 @@ fn other_as_json((place, speaks): &Other) -> serde_json::Value {
     })
 }
 
-fn as_json(member: &Member, versions: &Versions, cluster: &Cluster) -> serde_json::Value {
+fn as_json(member: &Member, told: &Told, cluster: &Cluster) -> serde_json::Value {
     let out_of_reach = cluster.apart().filter(|(from, _)| *from == member.task);
     let cannot_reach: Vec<String> = out_of_reach.map(|(_, to)| to.to_string()).collect();
     let devices: Vec<_> = member
@@ -142,10 +144,11 @@ fn as_json(member: &Member, versions: &Versions, cluster: &Cluster) -> serde_jso
         "task": member.task.to_string(),
         "peer": member.peer.as_str(),
         "incarnation": member.incarnation.to_string(),
-        "version": versions.get(&member.task),
+        "version": told.get(&member.task).map(|identity| &identity.version),
         "protocol": VERSION,
         "addresses": addresses(member),
         "devices": devices,
+        "up_ms": told.get(&member.task).map(|identity| identity.up_ms),
         "since_unix_ms": member.since_unix_ms,
         "cannot_reach": cannot_reach,
     })
@@ -156,13 +159,7 @@ fn index(device: &DeviceName, cluster: &Cluster) -> Option<usize> {
     cluster.devices().iter().position(|name| name == device)
 }
 
-fn members_table(
-    paint: Paint,
-    members: &[&Member],
-    versions: &Versions,
-    others: &[Other],
-    cluster: &Cluster,
-) -> String {
+fn members_table(paint: Paint, members: &[&Member], told: &Told, others: &[Other], cluster: &Cluster) -> String {
     let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
@@ -171,14 +168,15 @@ fn members_table(
                 format!("{}:{} {} ({})", device.name.kind.name(), device.name.index, device.backend, device.description)
             })
             .collect();
+        let (identity, unknown) = (told.get(&member.task), || "?".to_owned());
         let indices = member.devices.iter().filter_map(|device| index(&device.name, cluster));
         table::TableRow::from(vec![
             member.task.short(),
             indices.map(|index| index.to_string()).collect::<Vec<_>>().join("\n"),
             devices.join("\n"),
             addresses(member).join("\n"),
-            up_for(member.since_unix_ms),
-            versions.get(&member.task).map_or_else(|| "?".to_owned(), String::clone),
+            identity.map_or_else(unknown, |identity| duration(identity.up_ms / 1000)),
+            identity.map_or_else(unknown, |identity| identity.version.clone()),
             short_peer(member.peer.as_str()),
         ])
     };
@@ -201,11 +199,6 @@ fn addresses(member: &Member) -> Vec<&str> {
     if others.is_empty() { loopback } else { others }
 }
 
-fn up_for(since_unix_ms: u64) -> String {
-    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_unix_ms);
-    duration(SystemTime::now().duration_since(since).unwrap_or_default().as_secs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +210,9 @@ mod tests {
         let task = Task::new("local", 0);
         let cluster = Cluster::new([Member::bare(task.clone(), Peer::new("p"), Incarnation(1))]);
         let members: Vec<&Member> = cluster.members().collect();
-        let versions = Versions::from([(task, "0.9.1".to_owned())]);
+        // The member started in 1970 by its clock, and the node has measured its own time since then.
+        let identity = Identity { version: "0.9.1".to_owned(), up_ms: 3_723_000, ..Identity::default() };
+        let told = Told::from([(task, identity)]);
         let attempt = |source, speaks| Attempt {
             source,
             place: String::new(),
@@ -232,16 +227,19 @@ mod tests {
         let seen = [(Source::Lan, speaks), (Source::Configured, speaks), (Source::Lan, None), (Source::Lan, nameless)];
         let others = others(&seen.map(|(source, speaks)| attempt(source, speaks)));
 
-        let table = members_table(Paint::OFF, &members, &versions, &others, &cluster);
+        let table = members_table(Paint::OFF, &members, &told, &others, &cluster);
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!((rows.len(), rows[1][0]), (4, "local/0"), "{table}");
-        assert!(rows[1].contains(&"0.9.1"), "{table}");
+        assert!(rows[1].contains(&"0.9.1") && table.contains(" 1 h 2 min "), "{table}");
         let here = format!("{VERSION})");
         assert_eq!(rows[2], ["?", "10.0.0.7:4001", "another,", "protocol", "1", "(here", &here]);
         assert_eq!(rows[3], ["?", "10.0.0.7:4001", "2.0.0,", "protocol", "900", "(here", &here]);
 
-        let object = as_json(members[0], &versions, &cluster);
+        let object = as_json(members[0], &told, &cluster);
         assert_eq!((&object["version"], &object["protocol"]), (&json!("0.9.1"), &json!(VERSION)));
+        assert_eq!(object["up_ms"], json!(3_723_000));
+        let silent = members_table(Paint::OFF, &members, &Told::default(), &[], &cluster);
+        assert!(silent.lines().nth(1).unwrap().split_whitespace().filter(|cell| *cell == "?").count() == 2, "{silent}");
         let objects: Vec<serde_json::Value> = others.iter().map(other_as_json).collect();
         let want = |version: Option<&str>, protocol: u16| json!({ "task": null, "version": version, "protocol": protocol, "addresses": ["10.0.0.7:4001"] });
         assert_eq!(objects, [want(None, 1), want(Some("2.0.0"), 900)]);
