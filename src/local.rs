@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
 use meshtf_checkpoint::DataDir;
-use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
+use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_exec::Resources;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -14,7 +14,7 @@ use meshtf_tensor::memory::Budget;
 use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer};
-use crate::runtime::host::Host;
+use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
 
 /// A cluster in this process. Dropping it shuts its devices down.
@@ -70,7 +70,7 @@ impl LocalCluster {
     /// Starts the tasks, each with the devices that `backend` finds on this machine. Graphs may not access files.
     ///
     /// # Errors
-    /// InvalidArgument if there is no task or one is named twice; Unavailable if the backend has no device on this machine.
+    /// InvalidArgument if there is no task, one is named twice, or the backend has no device on this machine.
     pub fn start(tasks: &[Task], backend: BackendChoice) -> Result<LocalCluster> {
         LocalCluster::start_with_data(tasks, backend, None)
     }
@@ -158,7 +158,7 @@ fn peer_of(task: &Task) -> Peer {
 
 /// Opens the devices that `backend` finds and adds them to the host.
 fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<DeviceInfo>> {
-    let offers = std::iter::once(cpu(backend)).chain(gpus(backend));
+    let offers = std::iter::once(cpu(backend)).chain(requested_gpus(backend)?);
     offers.map(|offer| host.serve(task, offer)).collect()
 }
 

@@ -27,7 +27,7 @@ use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_a
 use crate::protocol::look::SessionLook;
 use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
-use crate::runtime::host::Host;
+use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
 use crate::session::inquire;
 
@@ -202,6 +202,11 @@ impl Node {
         let mut devices = Vec::new();
         if let Some(task) = &config.task {
             devices.push(host.serve(task, cpu(config.backend))?);
+            if config.backend == BackendChoice::Wgpu {
+                // Requested by name: the node does not start without one.
+                let (task, host) = (task.clone(), Arc::clone(&host));
+                devices.extend(in_background(move || required_gpus(&task, &host)).await?);
+            }
         }
         let joins = MeshConfig { budget: Arc::clone(&budget), ..mesh_config(&config, &home, devices.clone())? };
         let mesh = Mesh::join(joins, router).await?;
@@ -422,15 +427,27 @@ fn parse_all(addresses: &[String]) -> Result<Vec<Multiaddr>, MeshError> {
     addresses.iter().map(|text| parse_address(text)).collect()
 }
 
+/// The GPUs of a node that requires one.
+///
+/// # Errors
+/// InvalidArgument if there is none; and if one cannot be opened.
+fn required_gpus(task: &Task, host: &Host) -> Result<Vec<DeviceInfo>> {
+    requested_gpus(BackendChoice::Wgpu)?.into_iter().map(|gpu| host.serve(task, gpu)).collect()
+}
+
+/// Does work that may take long, on a thread for such work.
+async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let ended = |error| Failure::new(Code::Internal, format!("a search for devices ended: {error}"));
+    tokio::task::spawn_blocking(work).await.map_err(ended)?
+}
+
 /// Looks for GPUs and measures the rates of all devices. The search takes half a second the first time: a node serves before
 /// it is done.
 fn examine_devices(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {
-        let found = gpus(backend);
-        if found.is_empty() && backend == BackendChoice::Wgpu {
-            tracing::warn!("--backend wgpu, but neither Vulkan nor Metal nor DirectX 12 finds a GPU");
-        }
+        // Those of a node that requires one are open.
+        let found = if backend == BackendChoice::Wgpu { Vec::new() } else { gpus(backend) };
         let Some(host) = host.upgrade() else { return };
         for gpu in found {
             match host.serve(&task, gpu) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(super) use self::by_hand::{Chore, ManualHost};
-use meshtf_engine::adapters::Offer;
+use meshtf_engine::adapters::{BackendChoice, Offer, gpus};
 use meshtf_exec::{Device, Resources, delivering, without_inline};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, Rates, Task};
@@ -208,6 +208,22 @@ impl Host {
 }
 
 /// A task's device as it is advertised.
+/// The GPUs of this machine for that choice. May take half a second.
+///
+/// # Errors
+/// InvalidArgument if a GPU's backend is requested by name, and there is no GPU.
+pub fn requested_gpus(choice: BackendChoice) -> Result<Vec<Offer>> {
+    let found = gpus(choice);
+    if found.is_empty() && choice == BackendChoice::Wgpu {
+        let why = match cfg!(feature = "wgpu") {
+            true => "neither Vulkan nor Metal nor DirectX 12 finds a GPU on this machine; install its driver, or use",
+            false => "this meshtf was built without GPUs (the feature wgpu); use",
+        };
+        return Err(Failure::invalid(format!("backend wgpu: {why} auto, which computes on the processor")));
+    }
+    Ok(found)
+}
+
 fn info(task: &Task, offer: &Offer, budget: &Budget) -> DeviceInfo {
     let name = task.device(offer.kind, offer.index);
     let (backend, description) = (offer.backend.to_owned(), offer.description.clone());
