@@ -7,6 +7,7 @@
 
 mod address;
 mod admission;
+mod beyond;
 mod bulk_queue;
 mod callers;
 mod cause;
@@ -59,6 +60,7 @@ use self::transport::tcp::Tcp;
 use self::transport::tls::Tls;
 pub(crate) use address::is_loopback;
 pub use address::{Multiaddr, parse_address};
+pub use beyond::{Beyond, may_be_reached, unexplained};
 use discovery::Search;
 pub use discovery::{Attempt, Source, Verdict};
 pub(crate) use error::keys_of;
@@ -358,6 +360,11 @@ impl Mesh {
     /// Whether a connected peer names a node that holds `task`, reachable from this participant or not.
     pub fn is_told_of(&self, task: &Task) -> bool {
         self.roster.is_told_of(task)
+    }
+
+    /// The nodes that connected ones name, and that this participant has no connection with.
+    pub fn beyond(&self) -> Vec<Beyond> {
+        self.roster.beyond()
     }
 
     /// Whether waiting is useless: every known peer refuses this participant, and the address of at least one of them was

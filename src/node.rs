@@ -330,7 +330,7 @@ impl Node {
     pub fn clear_containers(&self, containers: &[String], tasks: &[Task]) -> Result<()> {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
-            let member = cluster.member(task).ok_or_else(|| no_task(task, &cluster))?;
+            let member = cluster.member(task).ok_or_else(|| self.no_task(task, &cluster))?;
             self.router.send(&member.peer, ToWorker::Clear { containers: containers.to_vec() }.into())
         };
         tasks.iter().map(clear).fold(Ok(()), Result::and)
@@ -349,6 +349,19 @@ impl Node {
         self.mesh.clone().leave().await;
     }
 
+    /// The failure about a task that is not connected.
+    fn no_task(&self, task: &Task, cluster: &Cluster) -> Failure {
+        match self.mesh.beyond().into_iter().find(|one| one.task == *task) {
+            None => no_task(task, cluster),
+            Some(one) => {
+                let why = format!(
+                    "This machine has no connection with {one}; a firewall may drop it. Ask there, or let it in."
+                );
+                Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
+            }
+        }
+    }
+
     /// The master of sessions that are opened on `target`, or without a target.
     ///
     /// # Errors
@@ -362,7 +375,7 @@ impl Node {
         };
         member.map(|member| member.peer.clone()).ok_or_else(|| match wanted {
             None => Failure::new(Code::Unavailable, "no node of the mesh is up"),
-            Some(task) => no_task(task, &cluster),
+            Some(task) => self.no_task(task, &cluster),
         })
     }
 }

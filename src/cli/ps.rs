@@ -12,7 +12,7 @@ use super::reach::{Deadline, MeshArgs, shown};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
 use crate::diagnosis::{conclude_at_last, is_expecting, shown_place};
-use crate::mesh::{Attempt, Release, Speaks, is_loopback};
+use crate::mesh::{Attempt, Beyond, Release, Speaks, is_loopback, may_be_reached, unexplained};
 use crate::protocol::status::Identity;
 use crate::protocol::{Cluster, Member, VERSION};
 
@@ -35,12 +35,13 @@ Examples:
 
 INDEX is the index of a device for burn programs that connect now (`--burn`).
 VERSION is the release of the node's meshtf. A node that speaks another version
-of the protocol is listed without its task, with its release and protocol. Below
+of the protocol is listed without its task, with its release and protocol. A node
+that only other nodes reach, through a firewall, is listed with their tasks. Below
 the list are pairs of tasks that cannot reach each other: steps that need both
 fail.")]
 pub struct Args {
     /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, up_ms,
-    /// since_unix_ms, cannot_reach
+    /// since_unix_ms, cannot_reach; through for a node that only those tasks reach
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -63,22 +64,28 @@ pub(super) async fn ps(args: Args) -> Outcome {
     // The reason why a peer is not met is known when the attempt has ended: behind a firewall that drops it, that takes a
     // while.
     let began = tokio::time::Instant::now();
-    while began.elapsed() < TRIED_WITHIN && is_expecting(&node.mesh().tried()) {
+    let is_open = || {
+        let tried = node.mesh().tried();
+        is_expecting(&tried) || may_be_reached(&node.mesh().beyond(), &tried)
+    };
+    while began.elapsed() < TRIED_WITHIN && is_open() {
         tokio::time::sleep(LOOKS_EVERY).await;
     }
     let cluster = node.cluster();
     let told = node.statuses(ANSWER_LIMIT).await.into_iter();
     let told: Told = told.filter_map(|(task, told)| Some((task, told.ok()?.identity))).collect();
-    let attempts = node.mesh().tried();
+    let beyond = node.mesh().beyond();
+    let attempts = unexplained(&beyond, node.mesh().tried());
     let (missed, others) = (conclude_at_last(&attempts), others(&attempts));
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {
         let members = members.iter().map(|member| as_json(member, &told, &cluster));
-        output::json_value(&members.chain(others.iter().map(other_as_json)).collect())?;
+        let all = members.chain(beyond.iter().map(beyond_as_json)).chain(others.iter().map(other_as_json));
+        output::json_value(&all.collect())?;
     } else {
         let paint = Paint::stdout();
-        output::line(&members_table(paint, &members, &told, &others, &cluster))?;
+        output::line(&members_table(paint, &members, &told, (&beyond, &others), &cluster))?;
         for (from, to) in cluster.apart() {
             let what = format!("{} cannot reach {}, though both are up", from.short(), to.short());
             output::line(&paint.tone(Tone::Bad, what))?;
@@ -117,6 +124,17 @@ fn other_as_json((place, speaks): &Other) -> serde_json::Value {
         "version": speaks.release.as_ref().map(Release::as_str),
         "protocol": speaks.protocol,
         "addresses": [place],
+    })
+}
+
+/// An object with the keys of a node that others reach that can be known.
+fn beyond_as_json(one: &Beyond) -> serde_json::Value {
+    json!({
+        "task": one.task.to_string(),
+        "peer": one.peer.as_str(),
+        "version": null,
+        "addresses": one.addresses,
+        "through": one.through.iter().map(Task::to_string).collect::<Vec<_>>(),
     })
 }
 
@@ -159,7 +177,13 @@ fn index(device: &DeviceName, cluster: &Cluster) -> Option<usize> {
     cluster.devices().iter().position(|name| name == device)
 }
 
-fn members_table(paint: Paint, members: &[&Member], told: &Told, others: &[Other], cluster: &Cluster) -> String {
+fn members_table(
+    paint: Paint,
+    members: &[&Member],
+    told: &Told,
+    (beyond, others): (&[Beyond], &[Other]),
+    cluster: &Cluster,
+) -> String {
     let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
@@ -180,6 +204,11 @@ fn members_table(paint: Paint, members: &[&Member], told: &Told, others: &[Other
             short_peer(member.peer.as_str()),
         ])
     };
+    let through = |one: &Beyond| {
+        let how = format!("reached through {}", one.shown_through());
+        let cells = [&one.task.short(), "", "", &how, "?", "?", &short_peer(one.peer.as_str())].map(str::to_owned);
+        table::TableRow::from(cells.to_vec())
+    };
     let other = |(place, speaks): &Other| {
         let release = speaks.release.as_ref().map_or("another", Release::as_str);
         let version = format!("{release}, protocol {} (here {VERSION})", speaks.protocol);
@@ -187,7 +216,11 @@ fn members_table(paint: Paint, members: &[&Member], told: &Told, others: &[Other
         table::TableRow::toned(Tone::Warning, cells.to_vec())
     };
     let header = ["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "VERSION", "PEER"];
-    table::table(paint, &header, members.iter().map(row).chain(others.iter().map(other)))
+    table::table(
+        paint,
+        &header,
+        members.iter().map(row).chain(beyond.iter().map(through)).chain(others.iter().map(other)),
+    )
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
@@ -227,7 +260,7 @@ mod tests {
         let seen = [(Source::Lan, speaks), (Source::Configured, speaks), (Source::Lan, None), (Source::Lan, nameless)];
         let others = others(&seen.map(|(source, speaks)| attempt(source, speaks)));
 
-        let table = members_table(Paint::OFF, &members, &told, &others, &cluster);
+        let table = members_table(Paint::OFF, &members, &told, (&[], &others), &cluster);
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!((rows.len(), rows[1][0]), (4, "local/0"), "{table}");
         assert!(rows[1].contains(&"0.9.1") && table.contains(" 1 h 2 min "), "{table}");
@@ -238,7 +271,7 @@ mod tests {
         let object = as_json(members[0], &told, &cluster);
         assert_eq!((&object["version"], &object["protocol"]), (&json!("0.9.1"), &json!(VERSION)));
         assert_eq!(object["up_ms"], json!(3_723_000));
-        let silent = members_table(Paint::OFF, &members, &Told::default(), &[], &cluster);
+        let silent = members_table(Paint::OFF, &members, &Told::default(), (&[], &[]), &cluster);
         assert!(silent.lines().nth(1).unwrap().split_whitespace().filter(|cell| *cell == "?").count() == 2, "{silent}");
         let objects: Vec<serde_json::Value> = others.iter().map(other_as_json).collect();
         let want = |version: Option<&str>, protocol: u16| json!({ "task": null, "version": version, "protocol": protocol, "addresses": ["10.0.0.7:4001"] });

@@ -6,7 +6,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
 use serde_json::{Value, json};
 
-use super::paint::{Paint, Tone, complain};
+use super::paint::{Paint, Tone, complain, mention};
 use super::reach::AskArgs;
 use super::table::{TableRow, duration, place, short_peer, table};
 use super::{Exit, Outcome, Trouble, complete, output};
@@ -48,7 +48,8 @@ pub(super) async fn status(args: Args) -> Outcome {
 }
 
 async fn show(node: &Node, mut tasks: Vec<Task>, args: &Args) -> Outcome {
-    if tasks.is_empty() {
+    let is_all = tasks.is_empty();
+    if is_all {
         tasks = node.cluster().tasks().cloned().collect();
     }
     let asked = futures::future::join_all(tasks.iter().map(|task| node.status(Some(task)))).await;
@@ -68,6 +69,9 @@ async fn show(node: &Node, mut tasks: Vec<Task>, args: &Args) -> Outcome {
         if !texts.is_empty() {
             output::line(&texts.join("\n\n\n"))?;
         }
+    }
+    if is_all {
+        node.mesh().beyond().iter().for_each(|one| mention(format_args!("{one}, has not been asked: no connection")));
     }
     // If one node does not answer, the others are still shown.
     let last = troubles.pop();

@@ -7,7 +7,7 @@ use meshtf_tensor::device::Task;
 
 use super::finding::{Finding, duration};
 use crate::diagnosis::conclude_at_last;
-use crate::mesh::{Attempt, Verdict};
+use crate::mesh::{Attempt, Beyond, Verdict, unexplained};
 use crate::node::{Node, NodeConfig, NodeError};
 use crate::protocol::status::NodeStatus;
 use crate::protocol::{Cluster, Member};
@@ -28,6 +28,8 @@ pub const CLOCKS_APART_MS: i64 = 10_000;
 pub struct Seen {
     pub attempts: Vec<Attempt>,
     pub cluster: Cluster,
+    /// The nodes that members reach, and this machine does not.
+    pub beyond: Vec<Beyond>,
     /// The answer of each member.
     pub answers: Vec<NodeAnswer>,
 }
@@ -64,9 +66,9 @@ pub async fn look(node: &NodeConfig, is_quick: bool) -> Result<Seen, NodeError> 
         NodeAnswer { task, told: told.map_err(|failure| failure.message) }
     };
     let answers = answered.into_iter().map(answer).collect();
-    let attempts = node.mesh().tried();
+    let (attempts, beyond) = (node.mesh().tried(), node.mesh().beyond());
     node.close().await;
-    Ok(Seen { attempts, cluster: Cluster::clone(&cluster), answers })
+    Ok(Seen { attempts, cluster: Cluster::clone(&cluster), beyond, answers })
 }
 
 /// Whether every address has been tried.
@@ -84,6 +86,13 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
     for answer in &seen.answers {
         findings.extend(of_answer(answer, seen.cluster.member(&answer.task)));
     }
+    for one in &seen.beyond {
+        findings.push(Finding::note(
+            "peers",
+            format!("{one}: it is up, and this machine has no connection with it"),
+            "Sessions of those nodes use it. For commands that ask it alone, let its port in, or run them there.",
+        ));
+    }
     for (from, to) in seen.cluster.apart() {
         findings.push(Finding::problem(
             "peers",
@@ -93,15 +102,16 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
     }
     let has_met = seen.cluster.tasks().next().is_some();
     // With expected tasks, a further address without a node is no problem.
-    let has_expected = !expected.is_empty() && expected.iter().all(|task| seen.cluster.member(task).is_some());
-    for conclusion in conclude_at_last(&seen.attempts) {
+    let is_up = |task: &Task| seen.cluster.member(task).is_some() || seen.beyond.iter().any(|one| one.task == *task);
+    let has_expected = !expected.is_empty() && expected.iter().all(is_up);
+    for conclusion in conclude_at_last(&unexplained(&seen.beyond, seen.attempts.clone())) {
         let (what, remedy) = (conclusion.what, conclusion.remedy);
         findings.push(match (conclusion.may_be_fine && has_met) || has_expected {
             true => Finding::warning("peers", what, remedy),
             false => Finding::problem("peers", what, remedy),
         });
     }
-    for task in expected.iter().filter(|task| seen.cluster.member(task).is_none()) {
+    for task in expected.iter().filter(|task| !is_up(task)) {
         findings.push(Finding::problem(
             "peers",
             format!("{} is not up, or cannot be reached from here", task.short()),
@@ -180,7 +190,7 @@ mod tests {
         let cluster = || Cluster::new([member(&task, 1_000_000)]);
         let check = |attempts: Vec<Attempt>, answers: Vec<NodeAnswer>, expected: &[Task], want: &[(Level, &str)]| {
             let cluster = if answers.is_empty() { Cluster::default() } else { cluster() };
-            let findings = judge("lab", &Seen { attempts, cluster, answers }, expected);
+            let findings = judge("lab", &Seen { attempts, cluster, beyond: Vec::new(), answers }, expected);
             assert_eq!(findings.len(), want.len(), "{findings:?}");
             for (finding, (level, part)) in findings.iter().zip(want) {
                 assert!(finding.level == *level && finding.what.contains(part), "{part}: {finding:?}");
@@ -215,7 +225,7 @@ mod tests {
     fn two_that_are_apart_are_a_problem() {
         let (a, b) = (Task::new("ps", 0), Task::new("worker", 1));
         let cluster = Cluster::new([member(&a, 0), member(&b, 0)]).with_apart([(b, a)]);
-        let findings = judge("lab", &Seen { attempts: vec![], cluster, answers: vec![] }, &[]);
+        let findings = judge("lab", &Seen { attempts: vec![], cluster, beyond: vec![], answers: vec![] }, &[]);
         assert!(findings[0].level == Level::Problem && findings[0].what.starts_with("worker/1 cannot reach ps/0"));
     }
 }

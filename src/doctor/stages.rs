@@ -154,7 +154,7 @@ mod tests {
         let task = Task::new("worker", 0);
         let member = Member { since_unix_ms: 1_000_000, ..Member::bare(task.clone(), Peer::new("p"), Incarnation(1)) };
         let answers = vec![NodeAnswer { task, told: Ok(("0.1.0".into(), 60_000, now)) }];
-        let seen = Seen { attempts, cluster: Cluster::new([member]), answers };
+        let seen = Seen { attempts, cluster: Cluster::new([member]), beyond: Vec::new(), answers };
         lines(&seen).into_iter().map(|finding| (finding.level, finding.what)).collect()
     }
 

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::disk::SmallDisk;
-use crate::network::Namespaces;
+use crate::network::{Namespaces, host_address};
 use crate::sandbox::{SPLIT_238, Sandbox, wait_until};
 use meshtf_testing::means::{Means, missing};
 
@@ -125,6 +125,44 @@ fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
     assert!(wait_until(SOON, || waiting.process.stderr().contains(&told)), "{}", waiting.process.stderr());
     // So does the list of the tasks that are up, although it is not empty.
     here.run(&["ps"]).expect(0).complains(&[&told]);
+}
+
+/// A firewall at the worker drops the connections of one machine and admits those of the ps.
+#[test]
+fn a_node_that_only_others_reach_is_listed_with_them() {
+    let Some(namespaces) = Namespaces::new(4, "a node that only others reach") else { return };
+    namespaces.join_at_switch();
+    namespaces.silence(0, 2);
+    namespaces.silence(2, 0);
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let listen = |place: usize| format!("{}:0", host_address(place));
+    let ps = here.at(&namespaces.names[1]).node_with("ps/0", &["--listen", &listen(1), "--no-mdns"]);
+    let _worker = here
+        .at(&namespaces.names[2])
+        .node_with("worker/0", &["--listen", &listen(2), "--no-mdns", "--peer", ps.address()]);
+    let ask = |arguments: &[&str]| here.run(&[arguments, &["--no-mdns", "--peer", ps.address()]].concat());
+    let row = |stdout: &str| stdout.lines().find(|line| line.trim_start().starts_with("worker/0")).map(str::to_owned);
+    let seen = wait_until(SOON, || {
+        row(&ask(&["ps"]).expect(0).stdout).is_some_and(|row| row.contains(" reached through ps/0 "))
+    });
+    assert!(seen, "{}", ask(&["ps"]).stdout);
+    let listed = ask(&["ps", "--json"]).expect(0).json();
+    let worker = listed.as_array().unwrap().iter().find(|one| one["task"] == "/job:worker/task:0").unwrap().clone();
+    assert_eq!(worker["through"], serde_json::json!(["/job:ps/task:0"]));
+
+    // It is no problem, and the task that is expected is up.
+    let report = ask(&["doctor", "--quick", "--json", "--expect", "worker/0"]).expect(0).json();
+    let peers = found(&report, "peers");
+    let note = "note worker/0, reached through ps/0: it is up, and this machine has no connection with it";
+    assert!(peers.iter().any(|line| line == note), "{peers:?}");
+    assert!(!peers.iter().any(|line| line.starts_with("problem")), "{peers:?}");
+    ask(&["status", "worker/0"]).expect(4).complains(&["no connection with worker/0, reached through ps/0"]);
+    ask(&["status"]).expect(0).complains(&["worker/0, reached through ps/0"]);
+
+    // Through ps/0 it computes.
+    let text = r#"{"version": 1, "fetch": ["y"], "nodes": {"y": {"op": "AddV2", "inputs": [40, 2], "device": "/job:worker/task:0"}}}"#;
+    let graph = here.file("graph.json", text);
+    assert!(ask(&["submit", &graph, "--target", "ps/0"]).expect(0).stdout.contains("42"));
 }
 
 #[test]
