@@ -23,6 +23,7 @@ mod events;
 mod example;
 mod export;
 mod failure;
+mod first_values;
 mod generate;
 mod groups;
 mod host;

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use self::curve::Curve;
 pub(super) use self::keeper::{Keeper, LONG, MANY, RecordArgs};
 pub(super) use self::observer::Recorded;
+use self::origin::Process;
 use self::record::now_ms;
 pub(super) use self::record::{Best, Kind, Record};
 pub(super) use self::reporter::Reporter;
@@ -53,6 +54,14 @@ pub struct Args {
     action: Option<Action>,
     #[command(flatten)]
     list: ListArgs,
+}
+
+/// The id of the last recorded run of other processes of the graph with that hash, and the steps that are done in it.
+pub(super) fn last_of(graph_hash: &str) -> Option<(String, u64)> {
+    let records = Store::of_user().and_then(|store| store.records()).ok()?;
+    let is_of = |record: &Record| record.graph_hash == graph_hash && record.process != Process::own();
+    let last = records.into_iter().find(|record| is_of(record) && record.steps.done > 0)?;
+    Some((last.id, last.steps.start + last.steps.done))
 }
 
 #[derive(Debug, clap::Args)]

@@ -21,7 +21,7 @@ use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
 use super::table::number;
-use super::{Exit, Outcome, Trouble, complete, output, trace};
+use super::{Exit, Outcome, Trouble, complete, first_values, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
 use crate::trainer::stored::Which;
@@ -252,7 +252,7 @@ impl StepArgs {
         let is_watched = self.steps > 1 && matches!(reached, Reached::Mesh { .. });
         let mut summary = None;
         let work = async {
-            let ran = self.run_in(&session, job, &init, weights.as_ref(), watching).await;
+            let ran = self.run_in((reached, &session), job, &init, weights.as_ref(), watching).await;
             summary = Some(ran.map_err(|trouble| match trouble.is_uninitialized() {
                 true => trouble.with_hint(&self.how_to_initialize(job)),
                 false => trouble,
@@ -276,7 +276,7 @@ impl StepArgs {
 
     async fn run_in(
         &self,
-        session: &Session,
+        (reached, session): (&Reached, &Session),
         job: &StepRequest,
         init: &Init,
         weights: Option<&Weights>,
@@ -287,6 +287,12 @@ impl StepArgs {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
             if init.is_due(session).await? {
+                // Of a process's own cluster, no variable ever has a value.
+                if job.runs_init && !self.init && !self.quiet && matches!(reached, Reached::Mesh { .. }) {
+                    if let Some(line) = first_values::line(reached, init, &runs::hash(&job.graph)).await {
+                        eprintln!("{line}");
+                    }
+                }
                 session.run().feeds(&job.feeds()).targets(job.init()).await?;
             } else if !self.quiet {
                 eprintln!("the variables are initialized, so init is skipped; --init starts over");

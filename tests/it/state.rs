@@ -69,6 +69,31 @@ fn eight_clients_lose_no_update() {
         .prints(&format!("read_a: {counted}\nread_b: {}", 2 * counted));
 }
 
+/// The ps is lost with its values; the worker and the records of runs know of it.
+#[test]
+fn a_ps_that_was_restarted_is_named_when_init_runs_again() {
+    let sandbox = Sandbox::new();
+    let ps = sandbox.node("ps/0");
+    let _worker = sandbox.node("worker/0");
+    let text = r#"{"version": 1, "fetch": ["seen"], "init": ["zero"], "nodes": {
+        "v": {"op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": {"dtype": "int32", "shape": []}},
+        "zero": {"op": "AssignVariableOp", "inputs": ["v", 0]},
+        "add": {"op": "AssignAddVariableOp", "inputs": ["v", 1]},
+        "seen": {"op": "ReadVariableOp", "inputs": ["v"], "control": ["add"], "attrs": {"dtype": "int32"}}}}"#;
+    let graph = sandbox.file("counting.json", text);
+    let first = "no variable was initialized, so init runs: v begins from its first value";
+    let submit = |steps: &str| sandbox.run(&["submit", &graph, "--steps", steps]);
+    let ended = submit("150").complains(&[first]).prints("150");
+    assert!(!ended.stderr.contains("restarted") && !ended.stderr.contains("before, run"), "{}", ended.stderr);
+    submit("50").complains(&["init is skipped"]).prints("200");
+    ps.process.signal("KILL");
+    drop(ps);
+    let _ps = sandbox.node("ps/0");
+    let restarted = "ps/0 was restarted, up ";
+    submit("1").complains(&[first, restarted, "of this graph did 150 steps"]).prints("1");
+    assert_eq!(sandbox.run(&["submit", &graph, "--quiet"]).expect(0).stderr, "");
+}
+
 #[test]
 fn trained_variables_are_not_initialised_again() {
     let sandbox = Sandbox::new();
