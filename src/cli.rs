@@ -35,6 +35,7 @@ mod memory;
 mod new;
 mod node;
 mod ops;
+mod os_error;
 mod output;
 mod paint;
 mod plan;

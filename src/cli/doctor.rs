@@ -6,6 +6,7 @@ use meshtf_tensor::device::Task;
 use serde_json::json;
 
 use super::config::Found;
+use super::os_error::in_words;
 use super::paint::{Paint, Tone};
 use super::reach::{MeshArgs, read_cluster_spec};
 use super::{Exit, Outcome, complete, output};
@@ -88,6 +89,7 @@ async fn findings(args: &Args) -> Vec<Finding> {
     };
     let node = NodeConfig { cluster, listen: args.listen.clone(), data: args.data.clone(), ..args.mesh.client() };
     findings.extend(examine(&Examination { node, expected: args.expect.clone(), quick: args.quick }).await);
+    findings.iter_mut().for_each(|finding| finding.what = in_words(&finding.what).into_owned());
     findings
 }
 

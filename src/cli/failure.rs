@@ -10,6 +10,7 @@ use meshtf_tensor::device::NameError;
 use meshtf_tensor::failure::{Code, Failure, Reason};
 use rustix::io::Errno;
 
+use super::os_error::in_words;
 use crate::node::NodeError;
 use crate::trainer;
 
@@ -142,7 +143,7 @@ impl Trouble {
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&in_words(&self.message))
     }
 }
 

@@ -17,6 +17,7 @@ use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::os_error::in_words;
 use super::paint::{Paint, complain, speak_json};
 
 /// The field with the name of an event, of a closed vocabulary; lines for people omit it, since their text expresses it.
@@ -130,6 +131,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
 }
 
 fn written(writer: &mut impl fmt::Write, name: &str, value: &str) -> fmt::Result {
+    let value = &in_words(value);
     match name {
         EVENT => Ok(()),
         "message" => write!(writer, "{}", Escaped(value)),
@@ -175,7 +177,10 @@ where
 struct Fields(Map<String, Value>);
 
 impl Fields {
-    fn add(&mut self, field: &Field, value: Value) {
+    fn add(&mut self, field: &Field, mut value: Value) {
+        if let Value::String(text) = &mut value {
+            *text = in_words(text).into_owned();
+        }
         let name = if field.name() == "message" { "text" } else { field.name() };
         self.0.insert(name.to_owned(), value);
     }

@@ -8,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color, Style};
 
+use super::os_error::in_words;
+
 /// Whether one stream shows colours; by default not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Paint(bool);
@@ -99,9 +101,11 @@ pub(super) fn mention(what: impl Display) {
 }
 
 fn say(level: &str, tone: Tone, what: &dyn Display) {
+    let what = what.to_string();
+    let what = in_words(&what);
     if STDERR_IS_JSON.load(Ordering::Relaxed) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        eprintln!("{}", object(now, level, what));
+        eprintln!("{}", object(now, level, &what));
     } else {
         eprintln!("{} {what}", Paint::stderr().tone(tone, "meshtf:"));
     }
