@@ -13,6 +13,7 @@ use meshtf_tensor::nearest::nearest;
 use toml::{Table, Value};
 
 use super::{Cli, Trouble};
+use crate::doctor::SERVICE_HOME;
 use crate::mesh::home;
 
 /// The subcommand of the file.
@@ -146,18 +147,47 @@ fn flags_of(name: &str) -> Command {
 }
 
 /// The paths of the file if none is named: the first that exists counts. `service` is the file that the service of this machine
-/// names, for a command that is not run by its user.
+/// names, for a command that is not run by its unit.
 fn places(service: Option<&Path>) -> Vec<PathBuf> {
-    let own = home().ok().map(|home| home.join("config.toml"));
-    own.into_iter().chain(service.map(Path::to_owned)).collect()
+    in_order(home().ok(), service, Path::new(SERVICE_HOME))
+}
+
+/// The user's own file comes first, except for the user that the service runs as: the unit names the service's file.
+fn in_order(home: Option<PathBuf>, service: Option<&Path>, service_home: &Path) -> Vec<PathBuf> {
+    let is_service = home.as_ref().is_some_and(|home| home.starts_with(service_home));
+    let own = home.map(|home| home.join("config.toml"));
+    let mut places: Vec<PathBuf> = own.into_iter().chain(service.map(Path::to_owned)).collect();
+    if is_service {
+        places.reverse();
+    }
+    places
 }
 
 /// The file's path and content; `None` if none is named and none exists at the `places`.
 fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<(PathBuf, Table)>, Trouble> {
     match given.get_one::<PathBuf>("config") {
         Some(named) => read_file(named, true),
-        None => places.iter().find_map(|path| read_file(path, false).transpose()).transpose(),
+        None => first(places, is_elsewhere),
     }
+}
+
+/// The first file that exists. One in a folder of another user counts only if there is no other: with `sudo -u`, the home
+/// folder may still be the caller's.
+fn first(places: &[PathBuf], is_elsewhere: impl Fn(&Path) -> bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
+    let mut denied = None;
+    for path in places {
+        match read_file(path, false) {
+            Ok(None) => {}
+            Err(trouble) if is_elsewhere(path) => denied = denied.or(Some(trouble)),
+            found => return found,
+        }
+    }
+    denied.map_or(Ok(None), Err)
+}
+
+/// Whether this user may not even see whether the file exists.
+fn is_elsewhere(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn read_file(path: &Path, is_named: bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
@@ -395,6 +425,25 @@ mod tests {
             fs::write(path, format!("mesh = \"{name}\"")).unwrap();
             assert_eq!(mesh(), Some((path.clone(), name.to_owned())));
         }
+    }
+
+    #[test]
+    fn the_services_user_has_the_services_file_and_a_folder_of_others_hides_none() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let (service, home) = (folder.child("service.toml"), folder.child("home"));
+        let own = home.join("config.toml");
+        let places = |service_home: &Path| in_order(Some(home.clone()), Some(&service), service_home);
+        assert_eq!(places(Path::new("/var/lib/none")), [own.clone(), service.clone()]);
+        assert_eq!(places(folder.path()), [service.clone(), own.clone()]);
+        assert_eq!(in_order(None, Some(&service), folder.path()), [service.clone()]);
+
+        fs::create_dir(&home).unwrap();
+        fs::write(&own, "mesh = \"").unwrap();
+        let both = [own.clone(), service.clone()];
+        assert!(first(&both, |_| true).is_err(), "it is the only one");
+        fs::write(&service, "mesh = \"lab\"").unwrap();
+        assert_eq!(first(&both, |path| path == own).unwrap().map(|(path, _)| path), Some(service));
+        assert!(first(&both, |_| false).is_err(), "the user's own file is wrong");
     }
 
     #[test]
