@@ -144,6 +144,7 @@ impl Operand<'_> {
 }
 
 /// The function of each of `xs`, the first of which is at index `from`, and its `y`.
+/// `for_each` tells the compiler that `xs` and `y` do not overlap; in a `for` loop, some functions are not vectorised.
 struct Zip<'a, F> {
     xs: &'a mut [f32],
     ys: Operand<'a>,
@@ -160,9 +161,7 @@ impl<F: Two> FusedWork for Zip<'_, F> {
             let mut places = [const { MaybeUninit::uninit() }; REPEATED];
             for xs in self.xs.chunks_mut(REPEATED) {
                 let ys = spread(&mut runs, elements, &mut places[..xs.len()]);
-                for (x, &mut y) in xs.iter_mut().zip(ys) {
-                    *x = self.f.of::<M>(*x, y);
-                }
+                xs.iter_mut().zip(ys).for_each(|(x, &mut y)| *x = self.f.of::<M>(*x, y));
             }
             return;
         }
@@ -171,14 +170,11 @@ impl<F: Two> FusedWork for Zip<'_, F> {
             let (own, others) = rest.split_at_mut(rows * len);
             for (i, own) in own.chunks_exact_mut(len).enumerate() {
                 if repeat.step() == 1 {
-                    for (x, &y) in own.iter_mut().zip(&elements[first + i * apart..][..len]) {
-                        *x = self.f.of::<M>(*x, y);
-                    }
+                    let ys = &elements[first + i * apart..][..len];
+                    own.iter_mut().zip(ys).for_each(|(x, &y)| *x = self.f.of::<M>(*x, y));
                 } else {
                     let y = elements[first + i * apart];
-                    for x in own {
-                        *x = self.f.of::<M>(*x, y);
-                    }
+                    own.iter_mut().for_each(|x| *x = self.f.of::<M>(*x, y));
                 }
             }
             rest = others;
