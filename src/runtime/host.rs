@@ -258,6 +258,19 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_that_is_requested_by_name_is_there_or_refused() {
+        match requested_gpus(BackendChoice::Wgpu) {
+            Ok(found) => assert!(!found.is_empty()),
+            Err(failure) => {
+                let why = failure.to_string();
+                assert!(why.starts_with("InvalidArgument: backend wgpu: ") && why.contains("use auto"), "{why}");
+                assert!(requested_gpus(BackendChoice::Auto).unwrap().is_empty());
+            }
+        }
+        assert!(requested_gpus(BackendChoice::Flex).unwrap().is_empty());
+    }
+
+    #[test]
     fn who_sent_tensors_that_there_is_no_memory_for_is_told() {
         let task = Task::new("t", 0);
         let sent = Arc::new(Sent::default());
