@@ -55,7 +55,8 @@ const OBJECTION_TIME: Duration = Duration::from_millis(50);
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// How long nodes of the LAN get to answer before a denial counts as final.
 const LAN_LIMIT: Duration = Duration::from_secs(1);
-const LEAVE_LIMIT: Duration = Duration::from_millis(300);
+/// How long the goodbye may take: a peer that does not answer delays the end of a process by as much.
+const LEAVE_LIMIT: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(250);
 /// For this long the registry folder is read at every tick, later at every fourth.
 const EAGER_TIME: Duration = Duration::from_secs(10);
