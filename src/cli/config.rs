@@ -435,7 +435,7 @@ mod tests {
         let places = |service_home: &Path| in_order(Some(home.clone()), Some(&service), service_home);
         assert_eq!(places(Path::new("/var/lib/none")), [own.clone(), service.clone()]);
         assert_eq!(places(folder.path()), [service.clone(), own.clone()]);
-        assert_eq!(in_order(None, Some(&service), folder.path()), [service.clone()]);
+        assert_eq!(in_order(None, Some(&service), folder.path()), std::slice::from_ref(&service));
 
         fs::create_dir(&home).unwrap();
         fs::write(&own, "mesh = \"").unwrap();

@@ -18,7 +18,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum number of variables, and of tasks, that are named.
 const MOST_NAMED: usize = 4;
 
-/// What is known of the variables before.
+/// The known past of the variables.
 #[derive(Default)]
 struct Before {
     /// Tasks that hold variables and were started again, and how long each has been up, if it reports it.

@@ -288,10 +288,9 @@ impl StepArgs {
         } else if self.init || job.runs_init {
             if init.is_due(session).await? {
                 // Of a process's own cluster, no variable ever has a value.
-                if job.runs_init && !self.init && !self.quiet && matches!(reached, Reached::Mesh { .. }) {
-                    if let Some(line) = first_values::line(reached, init, &runs::hash(&job.graph)).await {
-                        eprintln!("{line}");
-                    }
+                let is_told = job.runs_init && !self.init && !self.quiet && matches!(reached, Reached::Mesh { .. });
+                if is_told && let Some(line) = first_values::line(reached, init, &runs::hash(&job.graph)).await {
+                    eprintln!("{line}");
                 }
                 session.run().feeds(&job.feeds()).targets(job.init()).await?;
             } else if !self.quiet {

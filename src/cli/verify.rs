@@ -12,7 +12,7 @@ use meshtf_tensor::DType;
 use meshtf_tensor::device::Task;
 use serde_json::json;
 
-use super::reach::{Deadline, MeshArgs, Reached};
+use super::reach::{Deadline, MeshArgs, Reached, address};
 use super::{Exit, Outcome, Trouble, output};
 use crate::node::DEFAULT_MESH;
 use crate::protocol::SessionOptions;
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     mesh: Option<String>,
     /// Address of a node to dial, for nodes that are not found automatically; with --mesh
-    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',', value_parser = address)]
     peer: Vec<String>,
     /// Use no mesh key; with --mesh
     #[arg(long, requires = "mesh")]

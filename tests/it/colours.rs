@@ -38,7 +38,7 @@ fn a_terminal_has_colours_and_pipes_and_no_color_have_none() {
         (&["plan", &graph], "DEVICE"),
         (&["plan", &graph, "--local"], "per step"),
         (&["ps"], "TASK"),
-        (&["status", "local/0"], "LIMIT"),
+        (&["status", "local/0", "--limits"], "LIMIT"),
         (&["doctor", "--quick", "--expect", "local/0"], "ok      "),
         (&["doctor", "--quick", "--expect", "local/7"], "1 problem"),
         (&["events", "local/0", "--now"], "local/1 ("),
