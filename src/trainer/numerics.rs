@@ -1,4 +1,5 @@
-//! The message for a step that failed; for one whose loss is NaN or infinite, with the first node that had such a value, if the options request it.
+//! The message for a step that failed. For one whose loss is NaN or infinite, it has the first node that had such a value, if the
+//! options request it.
 
 use meshtf_tensor::failure::{Failure, Stage};
 use meshtf_tensor::{Data, Tensor};

@@ -118,8 +118,8 @@ async fn averages_are_kept_where_some_workers_are_late_too() {
     assert!(average().await > 0.0);
 }
 
-/// A label that is not a class fails a step of a run of many: its number is that of the training, and what was trained before it is
-/// saved.
+/// A label that is not a class fails a step of a run of many: its number is that of the training, and what was trained before
+/// it is saved.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_fails_has_its_number_and_loses_nothing() {
     let folder = TempDir::new().unwrap();
