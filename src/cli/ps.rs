@@ -35,10 +35,10 @@ Examples:
 
 INDEX is the index of a device for burn programs that connect now (`--burn`).
 VERSION is the release of the node's meshtf. A node that speaks another version
-of the protocol is listed without its task, with its release and protocol. A node
-that only other nodes reach, through a firewall, is listed with their tasks. Below
-the list are pairs of tasks that cannot reach each other: steps that need both
-fail.")]
+of the protocol is listed without its task, with its release and protocol. One
+that only other nodes reach, through a firewall, is listed with their tasks.
+Below the list are pairs of tasks that cannot reach each other: steps that need
+both fail.")]
 pub struct Args {
     /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, up_ms,
     /// since_unix_ms, cannot_reach; through for a node that only those tasks reach
