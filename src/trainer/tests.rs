@@ -130,7 +130,7 @@ async fn a_step_that_fails_has_its_number_and_loses_nothing() {
         (sections.train.mode, sections.train.workers) = (mode, workers);
         let y = Tensor::vector(vec![0, 1, 0, 1, 0, 2, 0, 1]);
         let examples = vec![("x".to_owned(), Tensor::from_vec([8, 2], X.to_vec())), ("y".to_owned(), y)];
-        let at = folder.child(&format!("{workers}"));
+        let at = folder.child(format!("{workers}"));
         let options = Options { checkpoint: Some(at.clone()), every: Some(Every::Steps(2)), ..Options::default() };
         let trainer = Trainer::new(normed(), sections, Examples::new(examples).unwrap(), &options).unwrap();
         let (_cluster, session) = session(&trainer).await;
