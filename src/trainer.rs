@@ -480,17 +480,22 @@ impl Trainer {
             return Ok(Ended { start, step: start, how: How::Done });
         }
         let run = async {
-            self.begin_steps(session).await?;
+            for begin in &self.job.begin {
+                session.run().target(begin).await?;
+            }
+            self.level(session, |_| true).await?;
             observer.begins(start)?;
             self.train(session, start, observer, stop).await
         };
         self.holding(session, &self.job.loads, run).await
     }
 
-    /// Runs the nodes that are due before steps.
-    async fn begin_steps(&self, session: &Session) -> Result<(), Error> {
-        for begin in &self.job.begin {
-            session.run().target(begin).await?;
+    /// Lets each of these workers be ahead of each other by as many steps as it may, from here on.
+    async fn level(&self, session: &Session, is_one: impl Fn(usize) -> bool) -> Result<(), Error> {
+        let levels = self.job.levels.iter().filter(|level| is_one(level.from) && is_one(level.to));
+        let runs: Vec<&str> = levels.map(|level| level.run.as_str()).collect();
+        if !runs.is_empty() {
+            session.run().targets(&runs).await?;
         }
         Ok(())
     }

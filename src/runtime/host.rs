@@ -207,7 +207,6 @@ impl Host {
     }
 }
 
-/// A task's device as it is advertised.
 /// The GPUs of this machine for that choice. May take half a second.
 ///
 /// # Errors
@@ -224,6 +223,7 @@ pub fn requested_gpus(choice: BackendChoice) -> Result<Vec<Offer>> {
     Ok(found)
 }
 
+/// A task's device as it is advertised.
 fn info(task: &Task, offer: &Offer, budget: &Budget) -> DeviceInfo {
     let name = task.device(offer.kind, offer.index);
     let (backend, description) = (offer.backend.to_owned(), offer.description.clone());

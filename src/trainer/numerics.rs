@@ -63,7 +63,10 @@ impl Trainer {
         let failed = failure.node.as_ref().and_then(|node| graph.find(node));
         let loss = self.job.steps.get(worker).and_then(|nodes| graph.output(&nodes.loss).ok());
         let changed_nothing = match (failed, loss) {
-            (Some(failed), Some(loss)) => ancestors(graph, loss.node).contains(&failed),
+            (Some(failed), Some(loss)) => {
+                let needed = ancestors(graph, loss.node);
+                needed.contains(&failed) && !needed.iter().any(|&id| graph.node(id).op.assigns)
+            }
             _ => false,
         };
         let saved = match changed_nothing {

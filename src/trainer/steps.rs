@@ -36,8 +36,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Lets the other workers of a training of bounded staleness continue without those that are lost. It does not end while a
-    /// worker may be lost, and is to be dropped.
+    /// Lets the other workers of a training of bounded staleness continue without those that are lost. Ends once all are lost,
+    /// or is dropped.
     pub(super) async fn absent(&self, session: &Session, start: u64, lost: &Workers) -> Result<(), Error> {
         let of_worker = async |worker: usize, nodes: &Vec<String>| {
             let mut losses = lost.losses();
@@ -65,20 +65,21 @@ impl Trainer {
     ) -> Result<(How, u64), Error> {
         tokio::pin!(stop);
         let mut told = Vec::new();
-        let (mut step, mut pace, mut stops, mut counted) = (start, 1, false, 0);
+        let (mut step, mut pace, mut stops, mut counted) = (start, 1, false, workers.living().len());
         let mut watch = self.watch(start, observer)?;
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
             let count = self.next_stop(step, pace, &traces.steps) - step;
             // The turns of the others are counted anew, and so are the steps by which one is ahead.
-            if !self.job.absent.is_empty() && counted != workers.lost().len() {
-                counted = workers.lost().len();
-                self.begin_steps(session).await?;
+            let living = workers.living();
+            if counted != living.len() {
+                counted = living.len();
+                self.level(session, |worker| living.contains(&worker)).await?;
             }
             let began = Instant::now();
             let segment = async {
                 match traces.steps.contains(&step) {
-                    true => self.trace(session, step, count, observer, &mut traces, workers).await.map(|()| count),
+                    true => self.trace(session, step, count, observer, &mut traces, workers).await,
                     false => self.segment(session, step, count, observer, workers).await,
                 }
             };

@@ -47,7 +47,8 @@ impl Trainer {
     }
 
     /// Runs steps one after the other, and traces them; reports the traces once the last of those is done. Of workers that do
-    /// not wait for each other, each step is that of the worker whose turn it is.
+    /// not wait for each other, each step is that of the worker whose turn it is. Returns the number of steps that were done:
+    /// fewer if a worker was lost.
     pub(super) async fn trace(
         &self,
         session: &Session,
@@ -56,7 +57,7 @@ impl Trainer {
         observer: &mut dyn Observer,
         traces: &mut Traces,
         workers: &Workers,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let feeds = self.beside_batches();
         let mut done = 0;
         while done < count {
@@ -68,7 +69,7 @@ impl Trainer {
                 Err(failure) => match self.explained(session, failure, worker, |_| step + done + 1).await {
                     Error::Failed(failure) if self.job.steps.len() > 1 => {
                         workers.without(worker, failure)?;
-                        continue;
+                        return Ok(done);
                     }
                     error => return Err(error),
                 },
@@ -82,9 +83,10 @@ impl Trainer {
             }
         }
         if step + count < traces.steps.end {
-            return Ok(());
+            return Ok(count);
         }
         let Range { start, end } = traces.steps;
-        Ok(observer.traced(start + 1, end - start, std::mem::take(&mut traces.devices))?)
+        observer.traced(start + 1, end - start, std::mem::take(&mut traces.devices))?;
+        Ok(count)
     }
 }

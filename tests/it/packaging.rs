@@ -213,7 +213,7 @@ fn targets_that_are_named_are_built_and_others_only_where_they_can_be() {
     let (is_done, told, asked) = dist(&sandbox, "out", None, &[("GPU", "no")]);
     let last = format!("no archive for {musl}: it needs `rustup target add {musl}`");
     assert!(is_done && told.lines().last() == Some(&last), "{told}");
-    let features = " --features ndarray ";
+    let features = " --features ndarray,parquet ";
     assert!(asked.len() == 2 && asked.iter().all(|line| line.contains(features)), "{asked:?}");
     assert!(!asked[0].contains("--target") && asked[1].contains(&format!("--target {arm}")), "{asked:?}");
     let sums = std::fs::read_to_string(sandbox.path("out/SHA256SUMS")).expect("a file");

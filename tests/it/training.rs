@@ -170,10 +170,10 @@ fn updates_that_do_not_need_a_lost_worker_are_made_without_it() {
     let sandbox = Sandbox::new();
     let _others = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
     // An update of `backup` also gives the lost worker its token; more updates than a queue of tokens has room for.
-    // With `staleness`, the others continue as if it made steps.
+    // With `staleness`, the others continue as if it made steps, and took their tokens: more than a queue has room for.
     let modes = [
         ("async", r#""mode": "async", "#, 300),
-        ("stale", r#""mode": "async", "staleness": 2, "#, 300),
+        ("stale", r#""mode": "async", "staleness": 2, "#, 9000),
         ("backup", r#""backup": 1, "#, 4500),
     ];
     for (name, train, more) in modes {

@@ -17,6 +17,7 @@ use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
+pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
 pub use self::worker_file::Held;
 use meshtf_graph::gradient::Gradient;
@@ -62,10 +63,12 @@ pub struct TrainingGraph {
     /// For each of those, the node that takes one of its tokens, of which it gets one for each update.
     pub tokens: Vec<String>,
     /// For each worker of a training of bounded staleness, nodes to be run when the worker is lost, each as often as there are
-    /// steps left: each lets one of the other workers continue as if the lost one had made a step.
+    /// steps: they give the others its tokens, and take those that the others give it.
     pub absent: Vec<Vec<String>>,
-    /// Run before the first step, in this order, whether the variables were initialised or restored; and, in a training of
-    /// bounded staleness, between two steps when a worker was lost.
+    /// In a training of bounded staleness, nodes to be run before the first step, and those of the living workers again, between
+    /// two steps, when a worker was lost.
+    pub levels: Vec<Level>,
+    /// Run before the first step, in this order, whether the variables were initialised or restored.
     pub begin: Vec<String>,
     /// Run before that: each has a worker read a file that is stored on it.
     pub loads: Vec<String>,
@@ -176,7 +179,7 @@ pub fn job(
         |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
-    let Beside { begin, drains: others, workers, absent, gates, after } = made.beside;
+    let Beside { begin, drains: others, workers, levels, absent, gates, after } = made.beside;
     drains.extend(others);
     let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
     let (whole, places) = mirrored::sooner(whole, &made.early)?;
@@ -194,6 +197,7 @@ pub fn job(
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
         absent,
+        levels,
         begin: begin.into_iter().collect(),
         loads: of_held(|held| &held.load).collect(),
         unloads: of_held(|held| &held.unload).collect(),
@@ -247,6 +251,7 @@ struct Beside {
     begin: Option<String>,
     drains: Vec<Drain>,
     workers: Vec<String>,
+    levels: Vec<Level>,
     absent: Vec<Vec<String>>,
     /// Nodes whose first input is to be replaced, with the name of the new one.
     gates: Vec<(String, String)>,

@@ -108,12 +108,18 @@ fn bounded(staleness: usize) -> (Cluster, TrainingGraph) {
     let mut cluster = Cluster::of(&tasks.map(|(job, i)| Task::new(job, i)));
     run(&mut cluster, &job.graph, &[], &["^v/assign", "^w/assign"]);
     run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
-    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.begin[0])]);
+    level(&mut cluster, &job);
     for (queue, x) in job.queues.iter().zip([0.0f32, 1.0]) {
         let batches = Tensor::from_vec([10, 2], vec![x; 20]);
         run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
     }
     (cluster, job)
+}
+
+/// Gives each worker the tokens of the beginning.
+fn level(cluster: &mut Cluster, job: &TrainingGraph) {
+    let runs: Vec<String> = job.levels.iter().map(|level| format!("^{}", level.run)).collect();
+    run(cluster, &job.graph, &[], &runs.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// Waits until this many updates are counted.
@@ -156,7 +162,9 @@ fn a_worker_is_ahead_by_no_more_steps_than_it_may() {
         }
         assert_near(&[both(&mut cluster, &job)], &[by_hand(&all)], 1e-6, &format!("{staleness} steps ahead"));
         // The second worker is lost.
-        cluster.start(&job.graph, &[], &[&format!("^{}", job.absent[1][0])], 10).unwrap();
+        for node in &job.absent[1] {
+            cluster.start(&job.graph, &[], &[&format!("^{node}")], 10).unwrap();
+        }
         cluster.wait(first + 9).unwrap();
         all.extend(vec![0; 13 - all.len()]);
         assert_near(&[both(&mut cluster, &job)], &[by_hand(&all)], 1e-6, "alone");
@@ -168,7 +176,7 @@ fn the_steps_ahead_are_counted_anew() {
     let (mut cluster, job) = bounded(2);
     for _ in 0..2 {
         run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.steps[0].run)]);
-        run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.begin[0])]);
+        level(&mut cluster, &job);
     }
     for (step, worker) in job.steps.iter().zip([0, 1]) {
         let first = cluster.start(&job.graph, &[], &[&format!("^{}", step.run)], 2).unwrap();

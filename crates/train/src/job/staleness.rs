@@ -18,6 +18,17 @@ use super::{Beside, Team};
 /// Most steps that a worker may be ahead: the queues of tokens have room for more than twice as many.
 pub(crate) const MOST_STALE: usize = 1024;
 
+/// A node that makes the number of tokens of one worker for another that of the beginning.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The worker that gives them.
+    pub from: usize,
+    /// The worker that takes them.
+    pub to: usize,
+    /// The node to run.
+    pub run: String,
+}
+
 /// Makes the step of each team, which is a worker alone, wait for the others. The tokens are with the first variable, whose
 /// device takes part in each step anyway.
 pub(super) fn bound(
@@ -31,18 +42,20 @@ pub(super) fn bound(
     for (from, to) in pairs(workers) {
         g.extend(tokens(&token(from, to), &home))?;
     }
-    let mut begin = Vec::with_capacity(workers * workers);
+    let mut levels = Vec::with_capacity(workers * workers);
     let mut absent = vec![Vec::new(); workers];
     let first = Tensor::from_vec([staleness], vec![0i64; staleness]);
     on(g, &home, |g| {
         for (from, to) in pairs(workers) {
             let (queue, drop) = (of_queue(g, from, to, "/queue")?, of_queue(g, from, to, "/drain")?);
-            begin.push(g.op("QueueEnqueueManyV2").input(queue).input(first.clone()).control(drop).build()?);
+            let level = g.op("QueueEnqueueManyV2").input(queue).input(first.clone()).control(drop).build()?;
+            levels.push(Level { from, to, run: g.tensor_name(level) });
             absent[from].push(give(g, queue, None)?);
+            // Nobody else takes what it is given.
+            absent[to].push(of_queue(g, from, to, "")?);
         }
         Ok(())
     })?;
-    let begin = all_of(g, "train/begin", &home, begin)?;
     let mut homes: Vec<&str> = variables.iter().map(|variable| variable.device.as_str()).collect();
     homes.sort_unstable();
     homes.dedup();
@@ -69,8 +82,8 @@ pub(super) fn bound(
         team.run = all_of(g, "train/step_of_bounded_staleness", &home, ends)?;
     }
     let names = |outputs: Vec<Output>| outputs.into_iter().map(|output| g.tensor_name(output)).collect();
-    let (begin, absent) = (Some(g.tensor_name(begin)), absent.into_iter().map(names).collect());
-    Ok(Beside { begin, absent, ..Beside::default() })
+    let absent = absent.into_iter().map(names).collect();
+    Ok(Beside { levels, absent, ..Beside::default() })
 }
 
 /// Pairs of different workers: one that gives tokens, and one that takes them.

@@ -139,7 +139,7 @@ impl Values {
             }
             Values::Int32(all) => i64::from(*all.get(place).ok_or_else(lost)?),
             Values::Int64(all) => *all.get(place).ok_or_else(lost)?,
-            Values::Int96(all) => all.get(place).ok_or_else(lost)?.to_nanos(),
+            Values::Int96(all) => return moment_of_96_bits(all.get(place).ok_or_else(lost)?, to),
         };
         let beyond = || format!("has {number}, which is no date from the year -262143 to 262142");
         match *form {
@@ -163,6 +163,17 @@ impl Values {
             _ => show(to, &number),
         }
     }
+}
+
+/// A moment as a Julian day and the nanoseconds of that day: those of all years would not fit into 64 bits.
+fn moment_of_96_bits(value: &Int96, to: &mut Vec<u8>) -> std::result::Result<(), String> {
+    /// 1970-01-01.
+    const EPOCH: i64 = 2_440_588;
+    let &[low, high, day] = value.data() else { return Err("has a moment of less than 96 bits".to_owned()) };
+    let (seconds, nanos) = divided((i64::from(high) << 32) | i64::from(low), NANOS);
+    let moment = DateTime::from_timestamp((i64::from(day as i32) - EPOCH) * 24 * 60 * 60 + seconds, nanos);
+    let moment = moment.ok_or_else(|| format!("has the Julian day {day}, which is no date"))?;
+    show(to, &moment.format("%Y-%m-%d %H:%M:%S%.f"))
 }
 
 /// Seconds, rounded down, and nanoseconds after them.
@@ -244,4 +255,25 @@ fn show(to: &mut Vec<u8>, value: &dyn std::fmt::Display) -> Result<(), String> {
 
 fn show_debug(to: &mut Vec<u8>, value: &dyn std::fmt::Debug) -> Result<(), String> {
     write!(to, "{value:?}").map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: 9999-12-31 is the Julian day 5,373,484, 0001-01-01 the day 1,721,426.
+    #[test]
+    fn moments_of_96_bits_are_of_any_year() {
+        for (day, nanos, want) in [
+            (2_440_588, 0u64, "1970-01-01 00:00:00"),
+            (5_373_484, 86_399_000_000_000, "9999-12-31 23:59:59"),
+            (1_721_426, 1_500_000_000, "0001-01-01 00:00:01.500"),
+        ] {
+            let mut value = Int96::new();
+            value.set_data(nanos as u32, (nanos >> 32) as u32, day);
+            let mut text = Vec::new();
+            moment_of_96_bits(&value, &mut text).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), want);
+        }
+    }
 }
