@@ -12,7 +12,7 @@ use super::{Error, Trainer};
 use crate::Session;
 
 impl Trainer {
-    /// The error of the training for a failed run of steps, of which the first `number` of the worker's kind are done.
+    /// The error of the training for a failed run of steps of a worker. `number`: the training's step, given that of the run.
     pub(super) async fn explained(
         &self,
         session: &Session,
