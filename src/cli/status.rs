@@ -184,7 +184,7 @@ pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
     ]
 }
 
-/// The limits: those in use, and the number of the others, or all of them.
+/// The limits: those of which at least 0.5 % is in use, and the number of the others, or all of them.
 fn limits(paint: Paint, limits: &[LimitStatus], all: bool) -> Option<String> {
     let (shown, unused): (Vec<_>, Vec<_>) = limits.iter().partition(|limit| all || is_in_use(limit));
     let mut parts = Vec::new();
@@ -193,8 +193,8 @@ fn limits(paint: Paint, limits: &[LimitStatus], all: bool) -> Option<String> {
     }
     match unused.len() {
         0 => {}
-        1 => parts.push("1 limit is at 0 % (--limits shows it)".to_owned()),
-        n => parts.push(format!("{n} limits are at 0 % (--limits shows them)")),
+        1 => parts.push("1 limit is below 0.5 % (--limits shows it)".to_owned()),
+        n => parts.push(format!("{n} limits are below 0.5 % (--limits shows them)")),
     }
     (!parts.is_empty()).then(|| parts.join("\n"))
 }
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_at_nothing_are_one_line() {
+    fn limits_with_next_to_no_use_are_one_line() {
         let limit = |name: &str, used, limit| LimitStatus { name: name.to_owned(), used, limit };
         let all = [
             limit("sessions", 1, Some(64)),
@@ -374,9 +374,9 @@ mod tests {
         let text = limits(Paint::OFF, &all, false).unwrap();
         let first: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
         assert_eq!(first, ["LIMIT", "sessions", "memory", "files", "2"], "{text}");
-        assert!(text.ends_with("2 limits are at 0 % (--limits shows them)"), "{text}");
+        assert!(text.ends_with("2 limits are below 0.5 % (--limits shows them)"), "{text}");
         assert_eq!(limits(Paint::OFF, &all, true).unwrap().lines().count(), 6);
-        assert_eq!(limits(Paint::OFF, &all[1..2], false).unwrap(), "1 limit is at 0 % (--limits shows it)");
+        assert_eq!(limits(Paint::OFF, &all[1..2], false).unwrap(), "1 limit is below 0.5 % (--limits shows it)");
         assert_eq!(limits(Paint::OFF, &[], false), None);
     }
 }
