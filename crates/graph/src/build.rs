@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meshtf_tensor::DType;
 
-use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind, Role};
+use super::op::{self, ArgDef, ArgType, AttrDef, Role};
 use super::refused::{self, Refused};
 use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
 
@@ -509,17 +509,7 @@ fn check_attr(op: &OpDef, def: &AttrDef, value: &Attr) -> Result<(), String> {
 }
 
 fn describe(def: &AttrDef) -> String {
-    let kind = match def.kind {
-        AttrKind::Int => "int",
-        AttrKind::Float => "float",
-        AttrKind::Bool => "bool",
-        AttrKind::Str => "string",
-        AttrKind::Type => "dtype",
-        AttrKind::Shape => "shape",
-        AttrKind::Tensor => "tensor",
-        AttrKind::Func => "function",
-    };
-    match (def.is_list, kind) {
+    match (def.is_list, def.kind.name()) {
         (true, kind) => format!("a list of {kind}s"),
         (false, "int") => "an int".to_owned(),
         (false, kind) => format!("a {kind}"),

@@ -126,10 +126,10 @@ impl ArgDef {
     }
 }
 
-impl AttrDef {
-    /// `int >= 1`, or `list of int, at least 4`.
-    fn limited_kind(&self) -> String {
-        let kind = match self.kind {
+impl AttrKind {
+    /// The word for such a value.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
             AttrKind::Int => "int",
             AttrKind::Float => "float",
             AttrKind::Bool => "bool",
@@ -138,7 +138,14 @@ impl AttrDef {
             AttrKind::Shape => "shape",
             AttrKind::Tensor => "tensor",
             AttrKind::Func => "function",
-        };
+        }
+    }
+}
+
+impl AttrDef {
+    /// `int >= 1`, or `list of int, at least 4`.
+    fn limited_kind(&self) -> String {
+        let kind = self.kind.name();
         match (self.is_list, self.minimum) {
             (true, Some(least)) => format!("list of {kind}, at least {least}"),
             (true, None) => format!("list of {kind}"),

@@ -16,6 +16,7 @@ use meshtf_tensor::{DType, Shape};
 
 use super::accumulator::Accumulator;
 use super::replicas::{Replicas, token};
+use super::updates::all_of;
 use super::{Beside, Drain, Made, Team, held, trained_of, updates, variables, without};
 use crate::file::TrainSection;
 use crate::minimize::{apply_each, count_of_steps, gradients_of_share};
@@ -64,9 +65,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
             beside.after.extend(waits);
         }
         let device = g.device_of(loss);
-        let run = on(g, &device, |g| {
-            brought.iter().fold(g.op("NoOp").name(&format!("train/worker_{i}")), |all, &one| all.control(one)).build()
-        })?;
+        let run = all_of(g, &format!("train/worker_{i}"), &device, brought)?;
         beside.workers.push(g.tensor_name(run));
         let late = on(g, &home, |g| {
             let now = read(g, global_step.handle, global_step.is_ref, DType::I64).control(step).build()?;
@@ -120,14 +119,15 @@ fn give_tokens(
     for i in 0..workers {
         queues.push(g.settled().output(&format!("{}/queue", token(i)))?);
     }
-    on(g, home, |g| {
+    let given = on(g, home, |g| {
         let next = g.with_control(before, |g| read(g, global_step.handle, global_step.is_ref, DType::I64).build())?;
         let mut given = Vec::with_capacity(workers);
         for queue in queues {
             given.push(g.op("QueueEnqueueV2").input(queue).input(next).build()?);
         }
-        given.iter().fold(g.op("NoOp").name(name), |all, &one| all.control(one)).build()
-    })
+        Ok(given)
+    })?;
+    all_of(g, name, home, given)
 }
 
 /// A graph in which the first inputs of some nodes are replaced.

@@ -9,6 +9,7 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::Result;
 
 use super::replicas::Replicas;
+use super::updates::all_of;
 use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained_of, without};
 use crate::file::TrainSection;
 use crate::minimize::{apply_each, gradients_of_share};
@@ -72,7 +73,7 @@ pub(super) fn add(
     }
     let init = add_init(g, "train/init", &begun)?;
     let home = g.device_of(runs[0]);
-    let run = on(g, &home, |g| runs.iter().fold(g.op("NoOp").name("train/all"), |all, &run| all.control(run)).build())?;
+    let run = all_of(g, "train/all", &home, runs)?;
     let mut own = own.into_iter();
     let variables = own.next().unwrap_or_default();
     let team = Team { loss, metrics: metrics(g, replicas, train, &all)?, run };

@@ -50,7 +50,7 @@ pub(super) fn bound(
             let (queue, drop) = (of_queue(g, from, to, "/queue")?, of_queue(g, from, to, "/drain")?);
             let level = g.op("QueueEnqueueManyV2").input(queue).input(first.clone()).control(drop).build()?;
             levels.push(Level { from, to, run: g.tensor_name(level) });
-            absent[from].push(give(g, queue, None)?);
+            absent[from].push(give(g, queue)?);
             // Nobody else takes what it is given.
             absent[to].push(of_queue(g, from, to, "")?);
         }
@@ -62,14 +62,10 @@ pub(super) fn bound(
     for (i, team) in teams.iter_mut().enumerate() {
         let mut all = vec![team.run];
         on(g, &home, |g| {
-            for (from, to) in pairs(workers) {
-                if from == i {
-                    let queue = of_queue(g, from, to, "/queue")?;
-                    all.push(give(g, queue, Some(team.run))?);
-                }
-                if to == i {
-                    all.push(of_queue(g, from, to, "")?);
-                }
+            for other in others(workers, i) {
+                let queue = of_queue(g, i, other, "/queue")?;
+                all.push(g.with_control(&[team.run], |g| give(g, queue))?);
+                all.push(of_queue(g, other, i, "")?);
             }
             Ok(())
         })?;
@@ -88,7 +84,12 @@ pub(super) fn bound(
 
 /// Pairs of different workers: one that gives tokens, and one that takes them.
 fn pairs(workers: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..workers).flat_map(move |from| (0..workers).filter(move |&to| to != from).map(move |to| (from, to)))
+    (0..workers).flat_map(move |from| others(workers, from).map(move |to| (from, to)))
+}
+
+/// The workers but one.
+fn others(workers: usize, but: usize) -> impl Iterator<Item = usize> {
+    (0..workers).filter(move |&other| other != but)
 }
 
 /// The name of the node that takes a token that worker `from` gave worker `to`.
@@ -101,8 +102,7 @@ fn of_queue(g: &GraphBuilder, from: usize, to: usize, node: &str) -> Result<Outp
     Ok(g.settled().output(&(token(from, to) + node))?)
 }
 
-/// Adds a node that gives a token, after another node.
-fn give(g: &mut GraphBuilder, queue: Output, after: Option<Output>) -> Result<Output> {
-    let node = g.op("QueueEnqueueV2").input(queue).input(Tensor::scalar(0i64));
-    after.into_iter().fold(node, |node, after| node.control(after)).build()
+/// Adds a node that gives a token.
+fn give(g: &mut GraphBuilder, queue: Output) -> Result<Output> {
+    g.op("QueueEnqueueV2").input(queue).input(Tensor::scalar(0i64)).build()
 }
