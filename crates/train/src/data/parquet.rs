@@ -72,6 +72,7 @@ impl<S: Source> Rows<S> {
         let leaves: Vec<usize> = (0..schema.num_columns()).map(|leaf| schema.get_column_root_idx(leaf)).collect();
         let mut text = Vec::new();
         let mut columns = Vec::new();
+        let mut first_nested = None;
         for (i, field) in schema.root_schema().get_fields().iter().enumerate() {
             let leaf = leaves.iter().position(|root| *root == i);
             let of_leaf = |leaf| (Form::of(&schema.column(leaf)), schema.column(leaf).max_def_level() > 0);
@@ -85,6 +86,9 @@ impl<S: Source> Rows<S> {
             }
             let name = form.as_ref().err().map_or_else(|| field.name().to_owned(), |is| barred(field.name(), is));
             field::quote(name.as_bytes(), &mut text);
+            if let Err(is) = form {
+                first_nested.get_or_insert_with(|| format!("{} {is}", field.name()));
+            }
             let leaf = leaf.filter(|_| form.is_ok());
             let (form, values) = (form.unwrap_or(Form::Plain), Values::Bool(Vec::new()));
             let (reader, levels, next) = (None, Vec::new(), 0);
@@ -99,8 +103,11 @@ impl<S: Source> Rows<S> {
                 next,
             });
         }
-        if columns.is_empty() {
-            return Err(Failure::invalid("it has no columns"));
+        // The number of rows that a file states is checked by its columns alone.
+        match first_nested {
+            _ if columns.iter().any(|column| column.leaf.is_some()) => {}
+            Some(why) => return Err(Failure::invalid(format!("none of its columns is a field of a table: {why}"))),
+            None => return Err(Failure::invalid("it has no columns")),
         }
         text.push(b'\n');
         let (group, left, rows, next, number, at) = (0, 0, 0, 0, 1, 0);

@@ -123,23 +123,23 @@ impl Values {
     /// # Errors
     /// The value has no such form.
     pub fn write(&self, place: usize, form: &Form, to: &mut Vec<u8>) -> Result<(), String> {
-        let lost = || "has fewer values than it states".to_owned();
+        let missing = || "has fewer values than it states".to_owned();
         let number = match self {
-            Values::Bool(all) => return show(to, all.get(place).ok_or_else(lost)?),
+            Values::Bool(all) => return show(to, all.get(place).ok_or_else(missing)?),
             // As programs write them: 1.0, 0.1, 1e30.
-            Values::Float(all) => return show_debug(to, all.get(place).ok_or_else(lost)?),
-            Values::Double(all) => return show_debug(to, all.get(place).ok_or_else(lost)?),
-            Values::Bytes(all) => return bytes(all.get(place).ok_or_else(lost)?.data(), form, to),
-            Values::Fixed(all) => return bytes(all.get(place).ok_or_else(lost)?.data(), form, to),
+            Values::Float(all) => return show_debug(to, all.get(place).ok_or_else(missing)?),
+            Values::Double(all) => return show_debug(to, all.get(place).ok_or_else(missing)?),
+            Values::Bytes(all) => return bytes(all.get(place).ok_or_else(missing)?.data(), form, to),
+            Values::Fixed(all) => return bytes(all.get(place).ok_or_else(missing)?.data(), form, to),
             Values::Int32(all) if matches!(form, Form::Unsigned) => {
-                return show(to, &(*all.get(place).ok_or_else(lost)? as u32));
+                return show(to, &(*all.get(place).ok_or_else(missing)? as u32));
             }
             Values::Int64(all) if matches!(form, Form::Unsigned) => {
-                return show(to, &(*all.get(place).ok_or_else(lost)? as u64));
+                return show(to, &(*all.get(place).ok_or_else(missing)? as u64));
             }
-            Values::Int32(all) => i64::from(*all.get(place).ok_or_else(lost)?),
-            Values::Int64(all) => *all.get(place).ok_or_else(lost)?,
-            Values::Int96(all) => return moment_of_96_bits(all.get(place).ok_or_else(lost)?, to),
+            Values::Int32(all) => i64::from(*all.get(place).ok_or_else(missing)?),
+            Values::Int64(all) => *all.get(place).ok_or_else(missing)?,
+            Values::Int96(all) => return moment_of_96_bits(all.get(place).ok_or_else(missing)?, to),
         };
         let beyond = || format!("has {number}, which is no date from the year -262143 to 262142");
         match *form {

@@ -22,6 +22,8 @@ const MAX_VALUES: u32 = 1 << 26;
 const MAX_BLOCK: u64 = 1 << 20;
 /// Bytes of a page's head that are read at once.
 const HEAD: usize = 1 << 12;
+/// Least number of bytes that are decompressed at once.
+const CHUNK: usize = 1 << 16;
 
 /// The bytes of a file.
 pub(super) struct Bytes<S>(pub Arc<S>);
@@ -133,13 +135,21 @@ impl Pages {
                 snap::raw::Decoder::new().decompress(rest, &mut all[plain..]).map_err(|error| failed(&error))?;
             }
             Codec::Gzip | Codec::Zstd => {
-                let from: Box<dyn Read + '_> = match self.codec {
+                let mut from: Box<dyn Read + '_> = match self.codec {
                     Codec::Gzip => Box::new(MultiGzDecoder::new(rest)),
                     _ => Packed::Zstd.reader(rest),
                 };
-                from.take(MAX_PAGE as u64 + 1).read_to_end(&mut all).map_err(|error| failed(&error))?;
-                if all.len() > plain + MAX_PAGE {
-                    return too_large();
+                loop {
+                    // A vector grows by doubling.
+                    let more = all.len().max(CHUNK);
+                    memory::admit(more).map_err(external)?;
+                    let read = from.by_ref().take(more as u64).read_to_end(&mut all).map_err(|error| failed(&error))?;
+                    if all.len() > plain + MAX_PAGE {
+                        return too_large();
+                    }
+                    if read == 0 {
+                        break;
+                    }
                 }
             }
         }
@@ -209,44 +219,81 @@ impl Pages {
 }
 
 /// Checks that values begin within a page, at this offset; and the number of differences between them, of which as many are
-/// reserved in memory.
+/// reserved in memory; and the bytes of texts that repeat the beginnings of others.
 fn check_values(page: &[u8], begin: usize, encoding: Encoding, values: u32) -> Result<()> {
     let Some(rest) = page.get(begin..) else { return wrong("a page is too short") };
     let is_sound = match encoding {
         // All values are missing.
         _ if rest.is_empty() => true,
-        Encoding::DELTA_BINARY_PACKED | Encoding::DELTA_LENGTH_BYTE_ARRAY => differences(rest, values).is_some(),
+        Encoding::DELTA_BINARY_PACKED | Encoding::DELTA_LENGTH_BYTE_ARRAY => differences(rest, values, |_| {}).is_some(),
         // The lengths of common beginnings, and those of the rests.
         Encoding::DELTA_BYTE_ARRAY => {
-            differences(rest, values).is_some_and(|end| differences(&rest[end..], values).is_some())
+            let mut repeated = 0u64;
+            let end = differences(rest, values, |length| {
+                repeated = repeated.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+            });
+            let is_sound = end.is_some_and(|end| differences(&rest[end..], values, |_| {}).is_some());
+            if is_sound && repeated > MAX_PAGE as u64 {
+                return wrong(format!("the texts of a page have {repeated} bytes; the limit is {MAX_PAGE}"));
+            }
+            if is_sound {
+                memory::admit(repeated as usize).map_err(external)?;
+            }
+            is_sound
         }
         _ => true,
     };
     if is_sound { Ok(()) } else { wrong("a page states more values than it has") }
 }
 
-/// The number of bytes of up to so many numbers that are packed as differences; `None` if they state more, or are truncated.
-fn differences(bytes: &[u8], most: u32) -> Option<usize> {
+/// The number of bytes of up to so many numbers that are packed as differences, after each number was given to `each`; `None` if
+/// they state more, or are truncated.
+fn differences(bytes: &[u8], most: u32, mut each: impl FnMut(i64)) -> Option<usize> {
     let mut rest = bytes;
-    let (block, parts, all, _) = (varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?);
+    let (block, parts, all, first) = (varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?, varint(&mut rest)?);
     if block > MAX_BLOCK || parts == 0 || parts > block || all > most.into() {
         return None;
     }
-    let each = block / parts;
+    let in_part = block / parts;
+    let mut number = signed(first);
+    if all > 0 {
+        each(number);
+    }
     let mut left = all.saturating_sub(1);
     while left > 0 {
         // The least difference, and the bits of each one in every part.
-        varint(&mut rest)?;
+        let least = signed(varint(&mut rest)?);
         let (bits, after) = rest.split_at_checked(parts as usize)?;
         rest = after;
         for bits in bits {
             // Parts after the last number have none.
-            let size = if left > 0 { u64::from(*bits) * each / 8 } else { 0 };
-            rest = rest.get(size as usize..)?;
-            left = left.saturating_sub(each);
+            let size = if left > 0 { u64::from(*bits) * in_part / 8 } else { 0 };
+            let (part, after) = rest.split_at_checked(size as usize)?;
+            rest = after;
+            for i in 0..in_part.min(left) {
+                number = number.wrapping_add(least).wrapping_add(packed(part, *bits, i));
+                each(number);
+            }
+            left = left.saturating_sub(in_part);
         }
     }
     Some(bytes.len() - rest.len())
+}
+
+/// The number at an index of a part whose numbers have so many bits each, the lowest first.
+fn packed(part: &[u8], bits: u8, i: u64) -> i64 {
+    let begin = i * u64::from(bits);
+    let mut bytes = [0; 16];
+    let from = part.get((begin / 8) as usize..).unwrap_or_default();
+    let from = &from[..from.len().min(16)];
+    bytes[..from.len()].copy_from_slice(from);
+    let mask = if bits < 64 { (1 << bits) - 1 } else { u128::from(u64::MAX) };
+    (u128::from_le_bytes(bytes) >> (begin % 8) & mask) as u64 as i64
+}
+
+/// A number from its form without a sign: 0, -1, 1, -2, …
+fn signed(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
 /// A number of seven bits in each byte.
@@ -289,5 +336,36 @@ impl PageReader for Pages {
 
     fn at_record_boundary(&mut self) -> Result<bool> {
         self.raw.at_record_boundary()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_their_differences() {
+        // The example of Parquet's description of the encoding: 7, then the differences -2 + (0, 0, 0, 3, 3, 3, 3).
+        let bytes = [8, 1, 8, 14, 3, 2, 0b1100_0000, 0b0011_1111];
+        let mut all = Vec::new();
+        assert_eq!(differences(&bytes, 8, |number| all.push(number)), Some(bytes.len()));
+        assert_eq!(all, [7, 5, 3, 1, 2, 3, 4, 5]);
+        assert_eq!(differences(&bytes, 7, |_| {}), None);
+        assert_eq!(differences(&bytes[..7], 8, |_| {}), None);
+        assert_eq!([0, 1, 2, 3].map(signed), [0, -1, 1, -2]);
+        assert_eq!(packed(&[0xff; 8], 64, 0), -1);
+        assert_eq!(packed(&[0b1010_0000, 0b0000_0101], 3, 3), 0b010);
+    }
+
+    /// Each text repeats a mebibyte of the one before it.
+    #[test]
+    fn texts_that_repeat_too_much_are_refused() {
+        // 900 times the same number: eight blocks of 128 differences without bits.
+        let numbers = |number: [u8; 4]| [&[0x80, 1, 1, 0x84, 7][..], &number, &[0; 16]].concat();
+        let (mebibyte, none) = (numbers([0x80, 0x80, 0x80, 1]), numbers([0x80, 0x80, 0x80, 0]));
+        let check = |page: &[u8]| check_values(page, 0, Encoding::DELTA_BYTE_ARRAY, 900);
+        let failure = check(&[&mebibyte[..], &none].concat()).unwrap_err().to_string();
+        assert!(failure.contains("the texts of a page have 943718400 bytes; the limit is 268435456"), "{failure}");
+        check(&[&none[..], &none].concat()).unwrap();
     }
 }
