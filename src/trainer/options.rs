@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meshtf_graph::Graph;
-use meshtf_train::data::{Augment, FilePart, Flip, Interpolation, Resize, Resizing};
+use meshtf_train::data::{Augment, FilePart, Flip, ImageOptions, Interpolation, Resize, Resizing};
 use meshtf_train::file::{DataSource, Sections, Take};
 use serde_json::{Value, json};
 
@@ -36,25 +36,34 @@ fn of_source(graph: &Graph, name: &str, source: &DataSource) -> BTreeMap<String,
             add("interpolation", json!(name_in(&Interpolation::NAMES, &interpolation)));
         }
     }
-    if let Some(augment) = &source.images.augment {
-        let Augment { flip, crop, rotate, translate, brightness, contrast, seed } = augment;
-        let flip = flip.as_ref().map(|flip| name_in(&Flip::NAMES, flip));
-        let changes = [
-            ("flip", json!(flip)),
-            ("crop", json!(crop)),
-            ("rotate", json!([rotate.0, rotate.1])),
-            ("translate", json!(translate)),
-            ("brightness", json!([brightness.0, brightness.1])),
-            ("contrast", json!(contrast)),
-            ("seed", json!(seed)),
-        ];
-        for (key, value) in changes {
-            add(&format!("augment.{key}"), value);
-        }
-    }
     if let Some(scale) = source.scale {
         add("scale", json!(scale));
     }
+    all.extend(source.images.augment.iter().flat_map(of_augment));
+    all
+}
+
+fn of_augment(augment: &Augment) -> [(String, Value); 7] {
+    let Augment { flip, crop, rotate, translate, brightness, contrast, seed } = augment;
+    let flip = flip.as_ref().map(|flip| name_in(&Flip::NAMES, flip));
+    [
+        ("flip", json!(flip)),
+        ("crop", json!(crop)),
+        ("rotate", json!([rotate.0, rotate.1])),
+        ("translate", json!(translate)),
+        ("brightness", json!([brightness.0, brightness.1])),
+        ("contrast", json!(contrast)),
+        ("seed", json!(seed)),
+    ]
+    .map(|(key, value)| (format!("augment.{key}"), value))
+}
+
+/// The values of options that are not stated. A state that was saved before an option existed has these.
+fn defaults() -> BTreeMap<String, Value> {
+    let ImageOptions { resize, interpolation, .. } = ImageOptions::default();
+    let mut all = BTreeMap::from(of_augment(&Augment::default()));
+    all.insert("resize".to_owned(), json!(name_in(&Resize::NAMES, &resize)));
+    all.insert("interpolation".to_owned(), json!(name_in(&Interpolation::NAMES, &interpolation)));
     all
 }
 
@@ -68,14 +77,18 @@ pub(super) fn differences(saved: &str, own: &str) -> Option<String> {
     let [Ok(saved), Ok(own)] = [saved, own].map(serde_json::from_str::<Options>) else {
         return Some("those of the state cannot be read".to_owned());
     };
-    let none = BTreeMap::new();
+    let (none, defaults) = (BTreeMap::new(), defaults());
     let mut differ = Vec::new();
     for name in saved.keys().chain(own.keys()).collect::<BTreeSet<_>>() {
         let [before, now] = [&saved, &own].map(|all| all.get(name).unwrap_or(&none));
         for key in before.keys().chain(now.keys()).collect::<BTreeSet<_>>() {
             let [before, now] = [before, now].map(|options| options.get(key).unwrap_or(&Value::Null));
             let text = |value: &Value| if value.is_null() { "not stated".to_owned() } else { value.to_string() };
-            if before != now {
+            let effective = |value: &Value| match value.is_null() {
+                true => defaults.get(key).cloned().unwrap_or_default(),
+                false => value.clone(),
+            };
+            if effective(before) != effective(now) {
                 differ.push(format!("\"{key}\" of {name} was {} and is {}", text(before), text(now)));
             }
         }
@@ -90,7 +103,6 @@ pub(super) fn differences(saved: &str, own: &str) -> Option<String> {
 mod tests {
     use meshtf_tensor::DType;
     use meshtf_train::Training;
-    use meshtf_train::data::ImageOptions;
     use meshtf_train::model::Model;
 
     use super::*;
@@ -131,6 +143,9 @@ mod tests {
         // Without augmentation, none of its options is stated.
         let removed = differences(&one, &known).unwrap();
         assert!(removed.contains("\"augment.flip\" of x was \"both\" and is not stated"), "{removed}");
+        // A state that was saved before an option existed had its default.
+        let older = r#"{"x":{"resize":"stretch","size":[8,8]}}"#;
+        assert_eq!(differences(older, &known), None);
         assert_eq!(differences("cut", &known).unwrap(), "those of the state cannot be read");
         // A factor of other data counts, too.
         let file = DataSource { file: "x.npy".to_owned(), scale: Some(0.5), ..DataSource::default() };
