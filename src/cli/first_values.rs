@@ -1,7 +1,7 @@
 //! The line of a submission whose variables begin from their first values: which they are, and the known reasons why they had no
 //! value, though an earlier run had given them some.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
@@ -15,6 +15,8 @@ use crate::{Client, Init};
 
 /// How long a node may take to report its events and its status.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// How long after the end of a process its loss may be noticed, when another process may have its task already.
+const NOTICED: Duration = Duration::from_secs(5);
 /// Maximum number of variables, and of tasks, that are named.
 const MOST_NAMED: usize = 4;
 
@@ -57,30 +59,38 @@ fn text(names: &[&str], before: &Before) -> String {
     line
 }
 
-/// The tasks that may hold variables of these devices, that another node has lost, and that are up again.
+/// The tasks that may hold variables of these devices, that another node has lost, and that were started again since.
 async fn restarted(reached: &Reached, devices: &[DeviceSpec]) -> Vec<(Task, Option<Duration>)> {
     let cluster = reached.live();
     let holds = |task: &Task| devices.iter().any(|device| task.device(DeviceKind::Cpu, 0).matches(&device.task_only()));
-    let asked = cluster
-        .tasks()
-        .map(async |task| tokio::time::timeout(ANSWER_LIMIT, reached.events_of(task, 0, false)).await.ok()?.ok());
-    let told = futures::future::join_all(asked).await;
-    let lost: BTreeSet<Task> = told
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|noted| match noted.event {
-            Event::TaskLost { task: Some(task), .. } => Some(task),
-            _ => None,
-        })
-        .filter(|task| holds(task) && cluster.member(task).is_some())
-        .collect();
-    let up = lost.into_iter().map(async |task| {
-        let status = tokio::time::timeout(ANSWER_LIMIT, reached.status(&task)).await;
+    let asked = cluster.members().map(async |member| {
+        let status = tokio::time::timeout(ANSWER_LIMIT, reached.status(&member.task));
+        let events = tokio::time::timeout(ANSWER_LIMIT, reached.events_of(&member.task, 0, false));
+        let (status, events) = tokio::join!(status, events);
         let up = status.ok().and_then(Result::ok).map(|status| Duration::from_millis(status.identity.up_ms));
-        (task, up)
+        (member, up, events.ok().and_then(Result::ok).unwrap_or_default())
     });
-    futures::future::join_all(up).await
+    let told = futures::future::join_all(asked).await;
+    let up: BTreeMap<&Task, Option<Duration>> = told.iter().map(|(member, up, _)| (&member.task, *up)).collect();
+    let mut all = BTreeMap::new();
+    for (member, own_up, events) in &told {
+        // The time by the clock of the node that reports.
+        let Some(now) = own_up.map(|up| member.since_unix_ms.saturating_add(up.as_millis() as u64)) else { continue };
+        for noted in events {
+            let Event::TaskLost { task: Some(task), .. } = &noted.event else { continue };
+            let Some(up) = up.get(task).filter(|_| holds(task)) else { continue };
+            if is_younger(*up, Duration::from_millis(now.saturating_sub(noted.unix_ms))) {
+                all.insert(task.clone(), *up);
+            }
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// Whether a process that has been up for this time, if it is known, was started after the loss of a task so long ago. A process
+/// that has lost its connections alone was started before it.
+fn is_younger(up: Option<Duration>, lost_ago: Duration) -> bool {
+    up.is_none_or(|up| up <= lost_ago + NOTICED)
 }
 
 #[cfg(test)]
@@ -103,5 +113,14 @@ mod tests {
              restarted, up 1 min 12 s: the values of its earlier process are lost; ps/1 was restarted: the values of its \
              earlier process are lost; before, run 3f09 of this graph did 5000 steps"
         );
+    }
+
+    #[test]
+    fn a_process_that_only_lost_its_connections_was_not_restarted() {
+        let seconds = Duration::from_secs;
+        assert!(is_younger(Some(seconds(30)), seconds(40)));
+        assert!(is_younger(Some(seconds(2)), seconds(1)), "it was started before its end was noticed");
+        assert!(!is_younger(Some(seconds(4000)), seconds(40)));
+        assert!(is_younger(None, seconds(40)));
     }
 }
