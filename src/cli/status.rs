@@ -71,7 +71,7 @@ async fn show(node: &Node, mut tasks: Vec<Task>, args: &Args) -> Outcome {
         }
     }
     if is_all {
-        node.mesh().beyond().iter().for_each(|one| mention(format_args!("{one}, has not been asked: no connection")));
+        node.mesh().beyond().iter().for_each(|one| mention(one.unasked()));
     }
     // If one node does not answer, the others are still shown.
     let last = troubles.pop();

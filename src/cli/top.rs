@@ -23,6 +23,7 @@ use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
 use crate::Client;
 use crate::diagnosis::conclude;
+use crate::mesh::{Beyond, unexplained};
 use crate::node::Node;
 use crate::protocol::look::SessionLook;
 
@@ -191,8 +192,11 @@ async fn look_at(node: &Node, at: Instant, wanted: Wanted) -> Seen {
         .apart()
         .map(|(from, to)| format!("{} cannot reach {}, though both are up", from.short(), to.short()))
         .collect();
+    let beyond = node.mesh().beyond();
+    troubles.extend(beyond.iter().map(Beyond::unasked));
     // Another mesh on the same network is no problem.
-    let conclusions = conclude(&node.mesh().tried()).into_iter().filter(|conclusion| !conclusion.may_be_fine);
+    let conclusions = conclude(&unexplained(&beyond, node.mesh().tried())).into_iter();
+    let conclusions = conclusions.filter(|conclusion| !conclusion.may_be_fine);
     troubles.extend(conclusions.flat_map(|conclusion| [conclusion.what, format!("  → {}", conclusion.remedy)]));
     Seen { told, troubles, session, log }
 }

@@ -37,6 +37,11 @@ impl Beyond {
         self.through.iter().map(Task::short).collect::<Vec<_>>().join(", ")
     }
 
+    /// The line for a view that asks every node: `worker/0, reached through ps/0, has not been asked: no connection`
+    pub fn unasked(&self) -> String {
+        format!("{self}, has not been asked: no connection")
+    }
+
     /// Whether that attempt was one to reach this node.
     fn is_of(&self, attempt: &Attempt) -> bool {
         attempt.peer.as_ref() == Some(&self.peer)
@@ -44,10 +49,11 @@ impl Beyond {
 }
 
 impl Roster {
-    /// The nodes that connected ones name, and that this participant has no connection with, in the order of their tasks.
+    /// The nodes that connected ones name, and that this participant has no connection with, in the order of their tasks. Nodes
+    /// that hold the same task for different peers are several.
     pub fn beyond(&self) -> Vec<Beyond> {
         let cluster = self.cluster().borrow().clone();
-        let mut all: BTreeMap<Task, Beyond> = BTreeMap::new();
+        let mut all: BTreeMap<(Task, Peer), Beyond> = BTreeMap::new();
         for link in self.links() {
             let hello = link.hello();
             // A client's connections are of no use to sessions.
@@ -56,13 +62,14 @@ impl Roster {
                 if known.peer == self.me || cluster.member(&known.task).is_some() || self.link(&known.peer).is_some() {
                     continue;
                 }
-                let of_task = all.entry(known.task.clone()).or_insert_with(|| Beyond {
+                let key = (known.task.clone(), known.peer.clone());
+                let found = all.entry(key).or_insert_with(|| Beyond {
                     task: known.task.clone(),
                     peer: known.peer.clone(),
                     addresses: known.addresses.clone(),
                     through: Vec::new(),
                 });
-                of_task.through.push(teller.clone());
+                found.through.push(teller.clone());
             }
         }
         let mut all: Vec<Beyond> = all.into_values().collect();
@@ -97,7 +104,9 @@ mod tests {
             addresses: Vec::new(),
             through: vec![Task::new("ps", 0), Task::new("ps", 1)],
         };
-        assert_eq!(beyond.to_string(), "worker/0, reached through ps/0, ps/1");
+        let text = "worker/0, reached through ps/0, ps/1";
+        assert_eq!(beyond.to_string(), text);
+        assert_eq!(beyond.unasked(), format!("{text}, has not been asked: no connection"));
         let attempt = |source, peer: &str, verdict| Attempt {
             source,
             place: String::new(),

@@ -154,7 +154,8 @@ function show(mesh) {
   at("mesh").textContent = mesh.mesh ?? "";
   at("sum").textContent = many(mesh.nodes.length, "task") + ", " + many(total, "session") + ", " + rate(steps) + " steps/s";
   at("apart").textContent = mesh.apart.map(([a, b]) => a + " cannot reach " + b).concat(
-    mesh.nodes.filter(node => node.silent).map(node => node.task + ": " + node.silent)).join("; ");
+    mesh.nodes.filter(node => node.silent).map(node => node.task + ": " + node.silent),
+    mesh.beyond).join("; ");
   told.forEach(node => node.devices.forEach(device => hue(node.task + " " + device.name)));
   picture(mesh);
   table("devices", ["TASK", "DEVICE", "BUSY, 1 MIN", "MEMORY, 1 MIN", "FREE", "UP"], told.flatMap(node => node.devices.map(device => deviceRow(node, device))));

@@ -30,7 +30,9 @@ pub async fn of(node: &Node, log: &Log) -> Value {
         tokio::join!(node.statuses(ANSWER_LIMIT), futures::future::join_all(runs), log.update(node, ANSWER_LIMIT));
     let told = told.into_iter();
     let told: Vec<_> = told.map(|(task, status)| (task, status.map_err(|failure| failure.message))).collect();
-    let mut whole = whole(&node.cluster(), &told);
+    // Nodes that others reach have no status here: they are named.
+    let beyond = node.mesh().beyond().iter().map(|one| one.unasked()).collect();
+    let mut whole = whole(&node.cluster(), &told, beyond);
     whole["runs"] = of_runs(runs);
     whole["events"] = events;
     whole
@@ -59,7 +61,7 @@ fn of_runs(runs: Vec<(Task, Vec<RunStatus>)>) -> Value {
     all.iter().map(run).collect()
 }
 
-fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)]) -> Value {
+fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)], beyond: Vec<String>) -> Value {
     let mesh = told.iter().find_map(|(_, status)| status.as_ref().ok()?.identity.mesh.clone());
     let apart: Vec<_> = cluster.apart().map(|(from, to)| json!([from.short(), to.short()])).collect();
     let nodes: Vec<Value> = told
@@ -69,7 +71,7 @@ fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)]) -> Valu
             Err(why) => json!({ "task": task.short(), "silent": why }),
         })
         .collect();
-    json!({ "mesh": mesh, "nodes": nodes, "apart": apart })
+    json!({ "mesh": mesh, "nodes": nodes, "apart": apart, "beyond": beyond })
 }
 
 fn of_node(task: &Task, status: &NodeStatus) -> Value {
@@ -171,7 +173,10 @@ mod tests {
         let status =
             NodeStatus { peers: Listed::all(vec![peer(Some(worker.clone())), peer(None)]), ..NodeStatus::default() };
         let cluster = Cluster::default().with_apart([(worker.clone(), ps.clone())]);
-        let picture = whole(&cluster, &[(ps, Ok(status)), (worker, Err("it does not answer".into()))]);
+        let beyond = "worker/2, reached through ps/0, has not been asked: no connection";
+        let told = [(ps, Ok(status)), (worker, Err("it does not answer".into()))];
+        let picture = whole(&cluster, &told, vec![beyond.to_owned()]);
+        assert_eq!(picture["beyond"], json!([beyond]));
         assert_eq!(picture["apart"], json!([["worker/1", "ps/0"]]));
         assert_eq!(picture["nodes"][1], json!({ "task": "worker/1", "silent": "it does not answer" }));
         let ps = &picture["nodes"][0];
