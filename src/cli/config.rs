@@ -1,16 +1,18 @@
 //! The configuration file of `meshtf node`: every flag by its name, for flags that the command line and the environment leave
 //! open. `meshtf doctor` reads it too, and takes the flags that it has itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use meshtf_tensor::nearest::nearest;
-use toml::{Table, Value};
+use toml::de::DeTable;
+use toml::{Spanned, Table, Value};
 
 use super::{Cli, Trouble};
 use crate::doctor::SERVICE_HOME;
@@ -41,6 +43,53 @@ pub(super) enum Found {
     Wrong(String),
 }
 
+/// The file that was read.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    table: Table,
+    /// The line of each key, from 1.
+    lines: BTreeMap<String, usize>,
+}
+
+impl File {
+    /// `config.toml line 3: …`
+    fn message(&self, mistake: &Mistake) -> String {
+        let line = mistake.key.as_ref().and_then(|key| self.lines.get(key));
+        let line = line.map(|line| format!(" line {line}")).unwrap_or_default();
+        format!("{}{line}: {}", self.path.display(), mistake.why.trim_end())
+    }
+}
+
+/// A mistake in the file.
+struct Mistake {
+    /// The key at fault, if it is one.
+    key: Option<String>,
+    why: String,
+}
+
+impl Mistake {
+    fn of(key: &str, why: String) -> Mistake {
+        Mistake { key: Some(key.to_owned()), why }
+    }
+}
+
+impl From<clap::Error> for Mistake {
+    /// The reason, without the lines on usage and help: the mistake is in the file.
+    fn from(error: clap::Error) -> Mistake {
+        let text = error.to_string();
+        let ends = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|end| text.find(end)).min();
+        let text = &text[..ends.unwrap_or(text.len())];
+        let why = text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned();
+        let flag = match error.get(ContextKind::InvalidArg) {
+            // `--listen <ADDR>`
+            Some(ContextValue::String(flag)) => flag.split(' ').next().and_then(|flag| flag.strip_prefix("--")),
+            _ => None,
+        };
+        Mistake { key: flag.map(str::to_owned), why }
+    }
+}
+
 /// The reason why the command line could not be parsed.
 pub(super) enum Wrong {
     /// An error of clap.
@@ -69,12 +118,11 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Op
         return Ok((cli, None));
     };
     let file = file(given, &places(None)).map_err(Wrong::File)?;
-    if let Some((path, table)) = &file {
-        let added = added(&flags_of(NODE), given, table).map_err(|why| at(path, &why))?;
+    if let Some(file) = &file {
+        let at = |mistake: Mistake| Wrong::File(Trouble::input(file.message(&mistake)));
+        let added = added(&flags_of(NODE), given, &file.table).map_err(at)?;
         // An error of the command line without the file is reported as such.
-        if let Err(error) = loose_with(&line, &added) {
-            return Err(at(path, &message(&error)));
-        }
+        loose_with(&line, &added).map_err(|error| at(error.into()))?;
         line.extend(added.into_iter().map(OsString::from));
     }
     let matches = Cli::command().try_get_matches_from(&line)?;
@@ -89,11 +137,11 @@ fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Err
     let found = match file(given, &places) {
         Err(trouble) => Found::Wrong(trouble.to_string()),
         Ok(None) => places.into_iter().next().map_or(Found::Nowhere, Found::Absent),
-        Ok(Some((path, table))) => match for_doctor(given, &table) {
-            Err(why) => Found::Wrong(format!("{}: {}", path.display(), why.trim_end())),
+        Ok(Some(file)) => match for_doctor(given, &file.table) {
+            Err(mistake) => Found::Wrong(file.message(&mistake)),
             Ok(added) => {
                 line.extend(added.into_iter().map(OsString::from));
-                Found::Read { path, flags: table.keys().cloned().collect() }
+                Found::Read { flags: file.table.keys().cloned().collect(), path: file.path }
             }
         },
     };
@@ -105,29 +153,17 @@ fn doctors(mut line: Vec<OsString>, given: &ArgMatches) -> Result<Cli, clap::Err
 }
 
 /// The words that the file adds for `meshtf doctor`: the flags that a node has, too.
-fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
+fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, Mistake> {
     let (node, doctor) = (flags_of(NODE), flags_of(DOCTOR));
     let bare = ["meshtf", NODE].map(OsString::from);
-    let as_node = loose().try_get_matches_from(&bare).map_err(|error| message(&error))?;
+    let as_node = loose().try_get_matches_from(&bare)?;
     if let Some(given) = as_node.subcommand_matches(NODE) {
         let whole = added(&node, given, table)?;
-        loose_with(&bare, &whole).map_err(|error| message(&error))?;
+        loose_with(&bare, &whole)?;
     }
     let own: BTreeSet<&str> = of_file(&doctor).filter(|(arg, _)| !arg.is_global_set()).map(|(_, long)| long).collect();
     let table = table.iter().filter(|(key, _)| own.contains(key.as_str()));
     added(&doctor, given, &table.map(|(key, value)| (key.clone(), value.clone())).collect())
-}
-
-fn at(path: &Path, why: &str) -> Wrong {
-    Wrong::File(Trouble::input(format!("{}: {}", path.display(), why.trim_end())))
-}
-
-/// The reason of an error of clap, without the lines on usage and help: the mistake is in the file.
-fn message(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let ends = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|end| text.find(end)).min();
-    let text = &text[..ends.unwrap_or(text.len())];
-    text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned()
 }
 
 /// The command line without the requirements of `node`: the file may meet them.
@@ -163,8 +199,8 @@ fn in_order(home: Option<PathBuf>, service: Option<&Path>, service_home: &Path) 
     places
 }
 
-/// The file's path and content; `None` if none is named and none exists at the `places`.
-fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<(PathBuf, Table)>, Trouble> {
+/// The file; `None` if none is named and none exists at the `places`.
+fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<File>, Trouble> {
     match given.get_one::<PathBuf>("config") {
         Some(named) => read_file(named, true),
         None => first(places, is_elsewhere),
@@ -173,7 +209,7 @@ fn file(given: &ArgMatches, places: &[PathBuf]) -> Result<Option<(PathBuf, Table
 
 /// The first file that exists. One in a folder of another user counts only if there is no other: with `sudo -u`, the home
 /// folder may still be the caller's.
-fn first(places: &[PathBuf], is_elsewhere: impl Fn(&Path) -> bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
+fn first(places: &[PathBuf], is_elsewhere: impl Fn(&Path) -> bool) -> Result<Option<File>, Trouble> {
     let mut denied = None;
     for path in places {
         match read_file(path, false) {
@@ -190,7 +226,7 @@ fn is_elsewhere(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-fn read_file(path: &Path, is_named: bool) -> Result<Option<(PathBuf, Table)>, Trouble> {
+fn read_file(path: &Path, is_named: bool) -> Result<Option<File>, Trouble> {
     let wrong = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let mut text = String::new();
     match fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
@@ -200,7 +236,14 @@ fn read_file(path: &Path, is_named: bool) -> Result<Option<(PathBuf, Table)>, Tr
         Ok(_) => {}
     }
     let table = text.parse::<Table>().map_err(|error| wrong(&error))?;
-    Ok(Some((path.to_owned(), table)))
+    Ok(Some(File { path: path.to_owned(), table, lines: lines(&text) }))
+}
+
+/// The line of each key of a file that can be read, from 1.
+fn lines(text: &str) -> BTreeMap<String, usize> {
+    let keys = DeTable::parse(text).map(Spanned::into_inner).unwrap_or_default().into_iter();
+    let line = |start: usize| 1 + text[..start].matches('\n').count();
+    keys.map(|(key, _)| (key.get_ref().to_string(), line(key.span().start))).collect()
 }
 
 /// The flags that a file may contain.
@@ -210,7 +253,7 @@ fn of_file(node: &Command) -> impl Iterator<Item = (&Arg, &str)> {
 }
 
 /// The words that the file adds to the command line: its flags, except those that are given or in the environment.
-fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
+fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String>, Mistake> {
     let known: BTreeSet<&str> = of_file(node).map(|(_, long)| long).collect();
     if let Some(unknown) = table.keys().find(|key| !known.contains(key.as_str())) {
         let near = nearest(unknown, known.iter().copied());
@@ -218,17 +261,15 @@ fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String
             true => format!("it has {}", known.into_iter().collect::<Vec<_>>().join(", ")),
             false => format!("did you mean {}?", near.join(" or ")),
         };
-        return Err(format!("`meshtf node` has no flag {unknown}; {right}"));
+        return Err(Mistake::of(unknown, format!("`meshtf node` has no flag {unknown}; {right}")));
     }
     let mut added = Vec::new();
     for (arg, long) in of_file(node) {
         let Some(value) = table.get(long) else { continue };
         let source = given.value_source(arg.get_id().as_str());
         if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
-            added.extend(
-                words(arg, long, value)
-                    .map_err(|expected| format!("{long} is {}; expected {expected}", kind(value)))?,
-            );
+            let wrong = |expected| Mistake::of(long, format!("{long} is {}; expected {expected}", kind(value)));
+            added.extend(words(arg, long, value).map_err(wrong)?);
         }
     }
     Ok(added)
@@ -355,16 +396,17 @@ mod tests {
             assert!(!why.contains("For more information") && !why.contains("Usage:"), "{why}");
             parts.iter().for_each(|part| assert!(why.contains(part), "{part}: {why}"));
         };
-        check("nam = \"ps/0\"", &["has no flag nam", "did you mean name?"]);
+        check("nam = \"ps/0\"", &["c.toml line 1: ", "has no flag nam", "did you mean name?"]);
         check("nmae = \"ps/0\"", &["has no flag nmae; did you mean name?"]);
         check("peers = [\"a:1\"]", &["has no flag peers; did you mean peer?"]);
         check("colour = 1", &["has no flag colour; it has backend, burn,"]);
-        check("name = \"ps/0\"\nlisten = \"0.0.0.0\"", &["'--listen <ADDR>'", "it has no port", "0.0.0.0:4001"]);
+        let config = "# a node\nname = \"ps/0\"\n\nlisten = \"0.0.0.0\"";
+        check(config, &["c.toml line 4: ", "'--listen <ADDR>'", "it has no port", "0.0.0.0:4001"]);
         check("peer = [\"a:1\", \"10.0.0.7:port\"]", &["'10.0.0.7:port' for '--peer <ADDR>'", "not a port number"]);
         check("name = \"ps/0\"\nconfig = \"x\"", &["has no flag config"]);
         check("name = 7", &["invalid value '7' for '--name"]);
         check("name = \"ps\"", &["invalid value 'ps' for '--name"]);
-        check("open = \"yes\"", &["open is a string; expected true or false"]);
+        check("name = \"ps/0\"\nopen = \"yes\"", &["c.toml line 2: open is a string; expected true or false"]);
         check("verbose = 99", &["verbose is an integer; expected a number from 0 to 9"]);
         check("listen = [1.5, true]", &["listen is a list; expected a list of strings"]);
         check("name = [\"ps/0\"]", &["name is a list; expected a string or a number"]);
@@ -418,7 +460,7 @@ mod tests {
         let given = flags_of(DOCTOR).try_get_matches_from([DOCTOR]).unwrap();
         let mesh = || {
             let found = file(&given, &places).unwrap();
-            found.map(|(path, table)| (path, table["mesh"].as_str().unwrap().to_owned()))
+            found.map(|file| (file.path, file.table["mesh"].as_str().unwrap().to_owned()))
         };
         assert_eq!(mesh(), None);
         for (path, name) in places.iter().zip(["own", "service"]).rev() {
@@ -442,7 +484,7 @@ mod tests {
         let both = [own.clone(), service.clone()];
         assert!(first(&both, |_| true).is_err(), "it is the only one");
         fs::write(&service, "mesh = \"lab\"").unwrap();
-        assert_eq!(first(&both, |path| path == own).unwrap().map(|(path, _)| path), Some(service));
+        assert_eq!(first(&both, |path| path == own).unwrap().map(|file| file.path), Some(service));
         assert!(first(&both, |_| false).is_err(), "the user's own file is wrong");
     }
 
