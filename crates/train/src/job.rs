@@ -17,6 +17,7 @@ use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
+use self::updates::all_of;
 pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
 pub use self::worker_file::Held;
@@ -335,10 +336,7 @@ fn held(g: &mut GraphBuilder, loss: Output, gradients: &[Gradient], checks: bool
                     .build()
             })?);
         }
-        check = on(g, &home, |g| {
-            let all = g.op("NoOp").name("train/gradients_are_numbers");
-            checked.into_iter().fold(all, |all, one| all.control(one)).build()
-        })?;
+        check = all_of(g, "train/gradients_are_numbers", &home, checked)?;
     }
     // In the order in which they are computed, on which their consumers can rely.
     let mut order: Vec<usize> = (0..gradients.len()).collect();

@@ -16,7 +16,8 @@ use super::{DataFile, FileBytes, MAX_HELD, Pieces, Takes};
 /// Bytes of a record before and after its contents: its length, and two checksums.
 const HEAD: u64 = 12;
 const TAIL: u64 = 4;
-/// Maximum number of files that are kept open. Of more, each is opened when a record of it is read: a process may have few.
+/// Maximum number of files that are kept open. Of more, each is opened when a record of it is read, as the number of descriptors
+/// is limited; except packed ones, whose unpacked bytes are in files without names.
 const MAX_OPEN: usize = 64;
 /// Most features in a message.
 const MAX_NAMES: usize = 12;
