@@ -197,3 +197,21 @@ fn at_the_end_a_terminal_sees_that_the_training_waits_for_room() {
     assert!(wait_until(WITHIN, || self::states(&states) == [200]) || training.has_ended(), "{said}");
     training.end().expect(0);
 }
+
+/// With a peer and with doors, to one of which a client is connected. Another process may hold the processor at one of the attempts.
+#[test]
+fn an_idle_node_ends_within_0_3_seconds_of_sigterm() {
+    let sandbox = Sandbox::new();
+    let _peer = sandbox.node("ps/0");
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let doors = ["--web", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--burn", "127.0.0.1:0"];
+        let node = sandbox.node_with("worker/0", &doors);
+        let _client = std::net::TcpStream::connect(node.said("web")).unwrap();
+        let asked = std::time::Instant::now();
+        node.process.signal("TERM");
+        node.process.end().expect(0);
+        took.push(asked.elapsed());
+    }
+    assert!(took.iter().min() < Some(&Duration::from_millis(300)), "{took:?}");
+}
