@@ -472,6 +472,8 @@ fn examine_devices(task: Task, backend: BackendChoice, mut devices: Vec<DeviceIn
             mesh.set_devices(devices);
         }
         let rates = host.measure_rates();
+        // That was the last work until somebody has some.
+        crate::allocator::rest();
         mesh.change_devices(|device| device.capacity.rates = rates.get(&device.name).copied());
     });
 }

@@ -47,7 +47,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("machine", &[]),
     ("diagnosis", &["mesh"]),
     ("doctor", &["client", "node", "diagnosis", "machine", "mesh", "protocol", "random", "descriptors"]),
-    ("node", &["client", "runtime", "events", "session", "mesh", "protocol"]),
+    ("node", &["allocator", "client", "runtime", "events", "session", "mesh", "protocol"]),
     ("local", &["client", "runtime", "events", "session", "protocol", "random"]),
     ("trainer", &["session", "random"]),
     ("verify", &["session"]),
@@ -56,6 +56,7 @@ const MODULES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "allocator",
             "doctor",
             "diagnosis",
             "machine",

@@ -288,6 +288,17 @@ fn meshtf_run_has_a_budget_too() {
     }
 }
 
+/// Memory that is not of the binary's file.
+#[test]
+fn an_idle_node_holds_little() {
+    const MOST_KB: u64 = 14_000;
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--backend", "flex"]);
+    let Some(status) = node.proc("status", "the memory of an idle node") else { return };
+    let held = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse().ok());
+    assert!(held.is_some_and(|held: u64| held < MOST_KB), "{status}");
+}
+
 #[test]
 fn a_node_under_ulimit_stays_within_its_address_space() {
     let sandbox = Sandbox::new();
