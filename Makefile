@@ -36,7 +36,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help advisories api cargo-deny demo demo-tf picture test test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
+.PHONY: help advisories api cargo-deny demo demo-tf picture test test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -72,6 +72,9 @@ test: ## unit tests, the optimised library against recorded values, documentatio
 	@$(CARGO) test --release $(WORKSPACE) --doc $(FEATURES_FLAG) $(JOBS_FLAG)
 	$(call say,the schema of graphs)
 	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
+
+test-arm: build ## recorded cases on ARM, by qemu, and a mesh of both processors (builds every crate once more for ARM)
+	@MESHTF='$(MESHTF)' CARGO='$(CARGO)' JOBS='$(JOBS)' bash tests/arm.sh
 
 # The programs wait more than they compute, so what is recorded is checked meanwhile.
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
