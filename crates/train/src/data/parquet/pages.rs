@@ -225,7 +225,9 @@ fn check_values(page: &[u8], begin: usize, encoding: Encoding, values: u32) -> R
     let is_sound = match encoding {
         // All values are missing.
         _ if rest.is_empty() => true,
-        Encoding::DELTA_BINARY_PACKED | Encoding::DELTA_LENGTH_BYTE_ARRAY => differences(rest, values, |_| {}).is_some(),
+        Encoding::DELTA_BINARY_PACKED | Encoding::DELTA_LENGTH_BYTE_ARRAY => {
+            differences(rest, values, |_| {}).is_some()
+        }
         // The lengths of common beginnings, and those of the rests.
         Encoding::DELTA_BYTE_ARRAY => {
             let mut repeated = 0u64;
