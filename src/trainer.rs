@@ -541,6 +541,9 @@ impl Trainer {
             return Err(Error::Input(why));
         }
         let last = fed.load(std::sync::atomic::Ordering::Relaxed);
+        if last == start {
+            return Err(Error::Input(why));
+        }
         tokio::select! {
             ended = &mut stepping => ended.map(|(how, step)| Ended { start, step, how }),
             waited = self.reach(session, before.saturating_add(last - start)) => {

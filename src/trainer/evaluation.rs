@@ -5,7 +5,7 @@ use meshtf_train::file::EvaluateSection;
 
 use super::constants::feeds;
 use super::evaluated::{Confusion, Evaluated, number};
-use super::state::blocking;
+use super::state::{SAVE_AGAIN, blocking};
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
@@ -18,6 +18,16 @@ pub(super) struct Watch {
     /// The best value, and its step.
     pub best: Option<(f64, u64)>,
     worse: u64,
+    /// The state with that value, if it could not be written yet.
+    unsaved: Option<Best>,
+}
+
+/// The state after a step with the best value so far.
+#[derive(Clone)]
+struct Best {
+    value: f64,
+    step: u64,
+    values: Vec<(String, Tensor)>,
 }
 
 /// The consequence of an evaluation.
@@ -37,7 +47,7 @@ impl Watch {
             of.and_then(|of| section.metrics.iter().position(|metric| metric == of)).map_or(0, |place| place + 1);
         let name = of.map_or_else(|| "loss".to_owned(), Clone::clone);
         let (is_greatest, patience) = (section.best.is_greatest, section.patience);
-        Watch { place, name, is_greatest, patience, best: None, worse: 0 }
+        Watch { place, name, is_greatest, patience, best: None, worse: 0, unsaved: None }
     }
 
     /// The same from the step `start` on, with the best value before it; `every` steps between evaluations.
@@ -109,8 +119,7 @@ impl Trainer {
         Ok(is_enough)
     }
 
-    /// Acts on an evaluation: saves the weights if they are better. Returns whether the training ends. If the weights cannot be
-    /// written, the next evaluation that is better than the saved one saves its weights.
+    /// Acts on an evaluation: saves the weights if they are better. Returns whether the training ends.
     async fn judge(
         &self,
         session: &Session,
@@ -119,21 +128,37 @@ impl Trainer {
         means: &[f64],
         observer: &mut dyn Observer,
     ) -> Result<bool, Error> {
-        let before = watch.best;
-        match (watch.look(step, means), &self.folder, watch.best) {
-            (Verdict::Better, Some(folder), Some((value, _))) => {
-                let (folder, aim, values) = (folder.clone(), watch.aim(), self.whole(session, step).await?);
-                let saved = blocking(move || folder.save_best(step, value, &aim, values)).await?;
-                if let Err(error) = saved {
-                    if !observer.save_failed(step, &error, false) {
-                        return Err(error);
-                    }
-                    watch.best = before;
-                }
-                Ok(false)
-            }
-            (verdict, ..) => Ok(verdict == Verdict::Enough),
+        let verdict = watch.look(step, means);
+        if let (Verdict::Better, Some(_), Some((value, step))) = (&verdict, &self.folder, watch.best) {
+            watch.unsaved = Some(Best { value, step, values: self.whole(session, step).await? });
         }
+        self.save_best(watch, false, observer).await?;
+        Ok(verdict == Verdict::Enough)
+    }
+
+    /// Saves the best state so far, if it is not saved yet. If it cannot be written, the observer decides: it is kept in memory and
+    /// written after the next evaluation; or, after the last step, it is written again until that succeeds.
+    pub(super) async fn save_best(
+        &self,
+        watch: &mut Watch,
+        is_last: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        while let (Some(folder), Some(best)) = (&self.folder, &watch.unsaved) {
+            let (folder, aim, Best { value, step, values }) = (folder.clone(), watch.aim(), best.clone());
+            let Err(error) = blocking(move || folder.save_best(step, value, &aim, values)).await? else {
+                watch.unsaved = None;
+                break;
+            };
+            if !observer.save_failed(step, &error, is_last) {
+                return Err(error);
+            }
+            if !is_last {
+                break;
+            }
+            tokio::time::sleep(SAVE_AGAIN).await;
+        }
+        Ok(())
     }
 
     /// The means of the loss and the metrics over the examples that are evaluated, and their confusion, with the current
@@ -194,11 +219,11 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshtf_train::file::Best;
+    use meshtf_train::file::Best as Aim;
 
     #[test]
     fn patience_ends() {
-        let section = |best: Best| EvaluateSection {
+        let section = |best: Aim| EvaluateSection {
             every: 10,
             metrics: vec!["a".to_owned()],
             best,
@@ -209,19 +234,19 @@ mod tests {
             (1..).zip(values).map(|(i, &value)| watch.look(start + i * 10, &[value, -value])).collect()
         };
         use Verdict::{Better, Enough, Worse};
-        let mut least = Watch::new(&section(Best::default()));
+        let mut least = Watch::new(&section(Aim::default()));
         assert_eq!(
             verdicts(&mut least, 0, &[3.0, 2.0, 2.0, 1.0, f64::NAN, 1.5]),
             [Better, Better, Worse, Better, Worse, Enough]
         );
         assert_eq!((least.best, &*least.name), (Some((1.0, 40)), "loss"));
-        let of = Best { of: Some("a".to_owned()), is_greatest: true };
+        let of = Aim { of: Some("a".to_owned()), is_greatest: true };
         let mut greatest = Watch::new(&section(of));
         assert_eq!(verdicts(&mut greatest, 0, &[3.0, 2.0]), [Better, Better]);
         // A continued training counts on from that step.
-        let mut later = Watch::new(&section(Best::default())).from(50, Some((1.0, 40)), 10);
+        let mut later = Watch::new(&section(Aim::default())).from(50, Some((1.0, 40)), 10);
         assert_eq!(verdicts(&mut later, 50, &[1.5]), [Enough]);
-        let mut anew = Watch::new(&section(Best::default())).from(30, Some((1.0, 40)), 10);
+        let mut anew = Watch::new(&section(Aim::default())).from(30, Some((1.0, 40)), 10);
         assert_eq!(verdicts(&mut anew, 30, &[1.5]), [Better]);
     }
 }

@@ -81,9 +81,11 @@ impl Trainer {
         Failure { message, ..failure }.into()
     }
 
-    /// Saves the state before a step that failed, if states are saved and the variables are as that step found them.
+    /// Saves the state before a step that failed, if states are saved and the variables are as that step found them. Before the
+    /// first step nothing was trained.
     async fn save_before(&self, session: &Session, step: u64) -> Result<bool, Error> {
         let is_whole = self.folder.is_some()
+            && step > 1
             && self.job.steps.len() == 1
             && self.job.beside.is_empty()
             && self.counted(session).await? == step.saturating_sub(1);

@@ -14,7 +14,7 @@ const STATE_BYTES: usize = 256 << 20;
 /// The advice for finding the source of a value that is not finite.
 pub(super) const WITH: &str = "check_numerics (on the command line --check-numerics) says";
 /// The delay before the last state is written again.
-const SAVE_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const SAVE_AGAIN: Duration = Duration::from_secs(1);
 /// The interval of the checks whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 

@@ -124,6 +124,9 @@ impl Trainer {
             if !is_kept {
                 self.save(session, step, true, observer).await?;
             }
+            if let Some(watch) = &mut watch {
+                self.save_best(watch, true, observer).await?;
+            }
             if let (How::Enough, Some(watch)) = (how, &watch) {
                 let (best, at) = watch.best.unwrap_or((f64::NAN, step));
                 observer.enough(step, &watch.name, best, at)?;
