@@ -56,7 +56,8 @@ pub struct Args {
     /// File for the predictions, .csv, .jsonl or .npy, a record for each example; they are not printed then
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Column of a table with the ids of the examples [default: a column such as id, else the numbers of the lines]
+    /// Column of a table with the ids of the examples; of a window of lines, that of the last one [default: a column such as id,
+    /// else the numbers of the lines]
     #[arg(long, value_name = "COLUMN")]
     id: Option<String>,
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the one that the loss compares]

@@ -45,7 +45,7 @@ pub(super) struct Known {
     seed: u64,
     /// The measurements of tables to train with.
     fits: Fits,
-    /// Whether a trained model is applied to the data. Then the table that was read last is noted; none if examples are windows.
+    /// Whether a trained model is applied to the data. Then the table that was read last is noted.
     notes: bool,
     pub seen: Option<ReadTable>,
 }
@@ -60,8 +60,10 @@ pub(super) struct ReadTable {
     /// The names of all columns, and of those that are taken.
     pub names: Vec<String>,
     pub taken: Vec<String>,
-    /// Which lines are examples; `None`: all.
+    /// Which lines are rows; `None`: all.
     pub kept: Option<Vec<bool>>,
+    /// The last row of each example, if examples are windows of rows; else each row is one.
+    pub last_rows: Option<Vec<usize>>,
     /// The number of examples.
     pub count: usize,
 }

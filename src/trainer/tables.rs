@@ -52,7 +52,7 @@ struct Table {
     prepared: Prepared,
 }
 
-/// The columns of placeholders; and the last table that was read, unless examples are windows.
+/// The columns of placeholders; and the last table that was read.
 type Read<'n> = (Vec<(&'n str, Column)>, Option<ReadTable>);
 
 /// A table, in memory or read as its examples are taken.
@@ -196,8 +196,7 @@ impl Tables {
         Ok(Some(is_held))
     }
 
-    /// Measures the examples that are trained with, and gives the columns of the placeholders; and the last table, unless
-    /// examples are windows.
+    /// Measures the examples that are trained with, and gives the columns of the placeholders, and the last table.
     ///
     /// # Errors
     /// Bad input: a column cannot be measured, or does not fit its placeholder.
@@ -253,8 +252,11 @@ impl Tables {
             let names = prepared.chosen.first().map_or(&[][..], Chosen::names).to_vec();
             let taken = prepared.chosen.iter().flat_map(Chosen::taken).map(str::to_owned).collect();
             let file = if let Content::Large(file) = &content { Some(file.clone()) } else { None };
-            let (kept, count) = (prepared.kept.clone(), prepared.count);
-            seen = self.starts.is_none().then_some(ReadTable { path, file, layout, names, taken, kept, count });
+            let length = fed.iter().find_map(|one| one.source.table.window).map_or(1, |window| window.length);
+            let last_row = |start: &usize| start + length.saturating_sub(1);
+            let last_rows = self.starts.as_ref().map(|starts| starts.iter().map(last_row).collect::<Vec<_>>());
+            let (kept, count) = (prepared.kept.clone(), last_rows.as_ref().map_or(prepared.count, Vec::len));
+            seen = Some(ReadTable { path, file, layout, names, taken, kept, last_rows, count });
         }
         Ok((done, seen))
     }

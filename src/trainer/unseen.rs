@@ -107,6 +107,7 @@ impl Unseen {
 
     /// The ids of the examples, in their order: the fields of a column of a table, which is named `column` or else by a name
     /// such as `id` and not taken by a placeholder; the numbers of lines; the names of images; or the numbers of examples from 0.
+    /// A window of rows has that of its last row.
     ///
     /// # Errors
     /// Bad input if there is no such column.
@@ -157,7 +158,6 @@ impl Origin {
             return Origin::Files(folder.named_images().into_iter().map(name).collect());
         }
         match known.seen {
-            // Else an example is more than a line.
             Some(table) if table.count == count => Origin::Table(table),
             _ if named.is_text() && source.table.window.is_none() => Origin::Lines,
             _ => Origin::Rows,
@@ -178,17 +178,24 @@ type Block = (Vec<Id>, Vec<u64>);
 
 /// Sends the ids of the examples of a table in blocks, with the numbers of the lines that were left out.
 fn scan(table: &ReadTable, column: Option<usize>, to: &mpsc::Sender<Checked<Block>>) -> Checked<()> {
-    let (mut block, mut line): (Block, usize) = ((Vec::new(), Vec::new()), 0);
+    let (mut block, mut line, mut row): (Block, usize, usize) = ((Vec::new(), Vec::new()), 0, 0);
+    let mut last_rows = table.last_rows.as_ref().map(|rows| rows.iter().peekable());
     let gone = || Failure::invalid("the command ended");
     let mut each = |record: meshtf_train::data::Record<'_>| -> Checked<()> {
         let is_kept = table.kept.as_ref().is_none_or(|kept| kept.get(line).copied().unwrap_or_default());
         line += 1;
-        match (is_kept, column) {
-            (false, _) => block.1.push(record.line as u64),
-            (true, None) => block.0.push(Id::Number(record.line as u64)),
-            (true, Some(column)) => {
-                block.0.push(Id::Text(record.fields.get(column).copied().unwrap_or_default().to_owned()));
+        if is_kept {
+            let ends_example = last_rows.as_mut().is_none_or(|rows| rows.next_if(|last| **last == row).is_some());
+            row += 1;
+            match column.filter(|_| ends_example) {
+                Some(column) => {
+                    block.0.push(Id::Text(record.fields.get(column).copied().unwrap_or_default().to_owned()));
+                }
+                None if ends_example => block.0.push(Id::Number(record.line as u64)),
+                None => {}
             }
+        } else {
+            block.1.push(record.line as u64);
         }
         if block.0.len() + block.1.len() >= BLOCK {
             to.blocking_send(Ok(std::mem::take(&mut block))).map_err(|_| gone())?;

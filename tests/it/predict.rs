@@ -41,6 +41,36 @@ fn flowers(sandbox: &Sandbox) -> [String; 2] {
     [graph, run]
 }
 
+/// A forecast of a series has the line of the last row that it is made from, or another field of that row.
+#[test]
+fn a_forecast_names_the_last_row_of_its_window() {
+    let sandbox = Sandbox::new();
+    let lines = |days: std::ops::Range<u32>| days.map(|i| format!("d{i},{}\n", i % 5)).collect::<String>();
+    sandbox.file("loads.csv", format!("day,load\n{}", lines(0..30)));
+    let graph = sandbox.file(
+        "loads.json",
+        r#"{ "version": 1,
+        "nodes": {
+            "x": { "op": "Placeholder", "attrs": { "dtype": "float32", "shape": [null, 3] } },
+            "y": { "op": "Placeholder", "attrs": { "dtype": "float32", "shape": [null] } },
+            "out": { "layer": "dense", "inputs": ["x"], "units": 1 }, "next": { "op": "Squeeze", "inputs": ["out"], "attrs": { "squeeze_dims": [1] } },
+            "apart": { "op": "SquaredDifference", "inputs": ["next", "y"] }, "loss": { "op": "Mean", "inputs": ["apart", 0] } },
+        "data": { "feed": {
+            "x": { "file": "loads.csv", "columns": ["load"], "window": { "length": 3 } },
+            "y": { "file": "loads.csv", "columns": ["load"], "window": { "length": 3, "ahead": 1 } } }, "batch": 9 },
+        "train": { "loss": "loss", "optimizer": "adam", "rate": 0.01, "steps": 3 } }"#,
+    );
+    let run = sandbox.path("run").display().to_string();
+    sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--quiet"]).expect(0);
+    let new = sandbox.file("new.csv", format!("day,load\n{}", lines(50..55)));
+    let ids = |more: &[&str]| -> Vec<String> {
+        let printed = sandbox.run(&[&["predict", &graph, &run, &new, "--local"], more].concat()).expect(0).stdout;
+        printed.lines().map(|line| line.split(',').next().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(ids(&[]), ["line", "4", "5", "6"]);
+    assert_eq!(ids(&["--id", "day"]), ["day", "d52", "d53", "d54"]);
+}
+
 /// The new examples: the columns in another order, an id with a comma, and a line without one of the numbers.
 const NEW: &str = "kind_id,b,a\n\"p, q\",0,0\nr,50,NA\ns,400,7\n";
 
