@@ -30,6 +30,9 @@ use super::{Exit, Outcome, Trouble, complete, output};
 /// Maximum number of columns of the end of a run in the list.
 const END_COLUMNS: usize = 40;
 
+/// Number of runs in the table, unless it is given.
+const LISTED: usize = 20;
+
 /// Maximum number of runs that are offered to a shell.
 const MAX_KNOWN: usize = 20;
 
@@ -66,9 +69,9 @@ pub(super) fn last_of(graph_hash: &str) -> Option<(String, u64)> {
 
 #[derive(Debug, clap::Args)]
 struct ListArgs {
-    /// Number of runs in the table, the newest first; 0 for all
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
-    count: usize,
+    /// Number of runs, the newest first; 0 for all [default: 20, and all with --json]
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<usize>,
     /// Print JSON: a list of objects with id, kind, state, graph, began_unix_ms, seconds, steps, values, message
     #[arg(long)]
     json: bool,
@@ -135,14 +138,16 @@ pub(super) fn runs(args: Args) -> Outcome {
 fn list(store: &Store, args: &ListArgs) -> Result<(), Trouble> {
     let at = |error: std::io::Error| Trouble::input(format!("{}: {error}", store.folder().display()));
     let records = store.records().map_err(at)?;
+    // For programs there are all, unless a number is given.
+    let count = args.count.unwrap_or(if args.json { 0 } else { LISTED });
+    let shown = if count == 0 { records.len() } else { count.min(records.len()) };
     if args.json {
-        return output::json_value(&records.iter().map(summary).collect());
+        return output::json_value(&records.iter().take(shown).map(summary).collect());
     }
     if records.is_empty() {
         mention(format_args!("there is no run in {}", store.folder().display()));
         return Ok(());
     }
-    let shown = if args.count == 0 { records.len() } else { args.count.min(records.len()) };
     let header = ["ID", "BEGAN", "TOOK", "MODEL", "STEPS", "LOSS", "HELD OUT", "END"];
     output::line(&table(Paint::stdout(), &header, records.iter().take(shown).map(row)))?;
     if shown < records.len() {

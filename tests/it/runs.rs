@@ -57,6 +57,8 @@ fn a_training_leaves_a_record_that_can_be_compared_and_removed() {
     }
     assert!(curve(false)["points"].as_array().unwrap().len() > 20);
 
+    let newest = sandbox.run(&["runs", "-n", "1", "--json"]).expect(0).json();
+    assert_eq!(newest.as_array().map(|all| (all.len(), &all[0]["id"])), Some((1, &second["id"])));
     let ids = [first, second].map(|run| run["id"].as_str().unwrap().to_owned());
     let compared = sandbox.run(&["runs", "compare", &ids[0], &ids[1], "--json"]).expect(0).stdout;
     let compared: Value = serde_json::from_str(&compared).unwrap();
