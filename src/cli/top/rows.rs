@@ -173,7 +173,7 @@ impl Panel {
             Panel::Sessions => [Whole(8), Whole(16), Whole(7), Whole(8), Whole(9), Whole(9), Cut(14, 30)],
             Panel::Links => [Whole(8), Whole(8), Whole(10), Whole(8), Whole(10), Cut(4, 24), Cut(14, 30)],
             Panel::Variables => [Whole(8), Cut(12, 30), Whole(8), Cut(12, 24), Whole(7), Cut(8, 16), Whole(6)],
-            Panel::Runs => [Whole(8), Cut(12, 24), Whole(8), Whole(8), Whole(7), Cut(8, 20), Cut(14, 48)],
+            Panel::Runs => [Whole(8), Cut(12, 24), Whole(8), Whole(8), Whole(7), Cut(8, 20), Cut(10, 48)],
         }
     }
 
@@ -184,7 +184,8 @@ impl Panel {
             Panel::Sessions => &[5, 4, 3],
             Panel::Links => &[6, 5],
             Panel::Variables => &[6, 5, 4],
-            Panel::Runs => &[0, 5, 6],
+            // The end comes last: a run that was stopped looks like one that is done.
+            Panel::Runs => &[0, 6, 4],
         }
     }
 
