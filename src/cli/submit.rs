@@ -20,7 +20,7 @@ use super::predictions::{Form, save_records};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
-use super::table::number;
+use super::table::{number, per_second};
 use super::{Exit, Outcome, Trouble, complete, first_values, output, trace};
 use crate::protocol::SessionOptions;
 use crate::protocol::look::Fetched;
@@ -434,7 +434,7 @@ impl StepArgs {
         let seconds = took.as_secs_f64();
         let rate = match self.steps {
             1 => String::new(),
-            steps => format!(", {:.0} steps/s", steps as f64 / seconds.max(1e-9)),
+            steps => format!(", {} steps/s", per_second(steps as f64 / seconds.max(1e-9))),
         };
         let time = if seconds < 1.0 { format!("{:.0} ms", 1e3 * seconds) } else { format!("{seconds:.2} s") };
         format!("{} in {steps}: {time}{rate}", asked.join(", "))

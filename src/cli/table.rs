@@ -97,9 +97,23 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.places$}")
 }
 
+/// A rate per second: `1234`, `9.5`, `0.25`, two digits of a small one.
+pub(super) fn per_second(rate: f64) -> String {
+    match rate {
+        rate if rate >= 10.0 || rate <= 0.0 => format!("{rate:.0}"),
+        rate => format!("{rate:.*}", (1.0 - rate.log10().floor()).clamp(0.0, 9.0) as usize),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_rates_have_digits() {
+        let rates = [812_871.4, 150.0, 9.54, 0.25, 0.083, 0.0].map(per_second);
+        assert_eq!(rates, ["812871", "150", "9.5", "0.25", "0.083", "0"]);
+    }
 
     #[test]
     fn a_unix_socket_is_called_that() {

@@ -17,7 +17,7 @@ use super::log::Log;
 use crate::cli::bar::bar;
 use crate::cli::output::Lines;
 use crate::cli::paint::{mention, warn};
-use crate::cli::table::number;
+use crate::cli::table::{number, per_second};
 use crate::cli::trace;
 use crate::trainer::{Error, Evaluated, Observed, Observer};
 
@@ -150,7 +150,7 @@ impl Progress {
         }
         let left = self.steps.saturating_sub(step) as f64 / rate.max(1e-9);
         let left = if left >= 1.0 { format!("  {} left", duration(left)) } else { String::new() };
-        let told = format!("epoch {epoch}{}  {rate:.0} steps/s{left}", values_of(&named));
+        let told = format!("epoch {epoch}{}  {} steps/s{left}", values_of(&named), per_second(rate));
         let of_step = || match self.json {
             true => line.to_string(),
             false => format!("step {step}/{}  {told}", self.steps),
@@ -266,7 +266,8 @@ impl Observer for Progress {
     /// Continues, and waits for room at the end, if a person sees it.
     fn save_failed(&mut self, step: u64, error: &Error, is_last: bool) -> bool {
         let is_asked = self.attempt.is_asked.load(Ordering::Relaxed);
-        let is_new = self.unsaved.replace(error.to_string()).is_none_or(|before| before != error.to_string());
+        // One warning until a state is saved, whichever file is meant.
+        let is_new = self.unsaved.replace(error.to_string()).is_none();
         if !is_last {
             if is_new {
                 let told =

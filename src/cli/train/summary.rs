@@ -10,6 +10,7 @@ use super::Command;
 use crate::Client;
 use crate::cli::output::Lines;
 use crate::cli::reach::Reached;
+use crate::cli::table::per_second;
 use crate::trainer::{Size, Trainer};
 
 /// The microseconds for which each device has been busy.
@@ -45,7 +46,8 @@ impl Usage {
         if command.args.quiet {
             return;
         }
-        eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
+        let (rate, examples) = (per_second(rate), per_second(examples));
+        eprintln!("{steps} steps in {:.1} s: {rate} steps/s, {examples} examples/s", took.as_secs_f64());
         for (name, busy) in shares {
             eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy.min(1.0));
         }
