@@ -19,10 +19,10 @@ complete fish usr/share/fish/vendor_completions.d/meshtf.fish
 
 doc=$dir/usr/share/doc/meshtf
 mkdir -p "$doc"
-install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$doc"
-# What README.md has links to.
+install -m 644 "$root/README.md" "$root/CONTRIBUTING.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$doc"
+# The targets of the links in README.md and docs.
 install -D -m 644 -t "$doc/docs" "$root"/docs/*.md "$root"/docs/*.svg "$root/docs/graph.schema.json" "$root/docs/grafana.json"
-install -D -m 644 -t "$doc/examples" "$root"/examples/*.json "$root"/examples/*.csv
+install -D -m 644 -t "$doc/examples" "$root"/examples/*.{json,csv,rs,py}
 install -D -m 644 -t "$doc/examples/train" "$root"/examples/train/*
 licences "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
 gzip -9n "$doc/THIRD-PARTY-LICENCES.txt"

@@ -264,6 +264,15 @@ fn an_archive_has_the_binary_its_manual_and_all_licences() {
     for file in ["examples/graph.json", "examples/circle.csv", "examples/train/exp.json", "examples/train/digits.npy"] {
         same(file, &project().join(file));
     }
+    // Links of the pages for users lead to files of the archive.
+    for page in ["README.md", "docs/training.md", "docs/graph.md", "docs/tensorflow.md", "docs/operating.md"] {
+        let text = std::fs::read_to_string(unpacked.join(page)).expect(page);
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
+        let folder = unpacked.join(page).parent().expect("a folder").to_owned();
+        for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {
+            assert!(folder.join(link).exists(), "{page} has a link to {link}");
+        }
+    }
     same("systemd/meshtf@.service", &project().join("packaging/meshtf@.service"));
     let folders = ["man/man1/meshtf.1.gz", "completions/_meshtf", "completions/meshtf.fish", "completions/meshtf.bash"];
     for file in folders {
