@@ -93,13 +93,13 @@ impl Header {
 
     /// The cells of a record, in the order of the columns.
     fn cells(&self, record: &Record, is_short: bool) -> Vec<String> {
-        let digits = |value: f64| if is_short { number(value) } else { value.to_string() };
+        let digits = |value: f64| if is_short { number(value) } else { exact(value, value.abs()) };
         let most = if is_short { MAX_SHOWN } else { usize::MAX };
         let mut cells: Vec<String> = record.ids.iter().map(text_of).collect();
         for (answer, field) in self.answers.iter().zip(&record.fields) {
             match field {
                 Field::Class(class, all) => {
-                    let shown = |p: &f32| if is_short { number(f64::from(*p)) } else { p.to_string() };
+                    let shown = |p: &f32| if is_short { number(f64::from(*p)) } else { exact(*p, f64::from(p.abs())) };
                     cells.extend([named(answer, *class as i64), shown(&all[*class])]);
                     if !is_short && all.len() <= MAX_WIDE {
                         cells.extend(all.iter().map(shown));
@@ -255,6 +255,15 @@ pub(super) fn softmax(logits: &[f64]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
+/// All digits of a number of that size: `0.25`, `2.890999e-33`.
+fn exact(value: impl std::fmt::Display + std::fmt::LowerExp, size: f64) -> String {
+    if size == 0.0 || (1e-5..1e17).contains(&size) || !size.is_finite() {
+        value.to_string()
+    } else {
+        format!("{value:e}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,5 +327,12 @@ mod tests {
         let header = header(answer(Meaning::Value, &[]));
         let refused = header.records(vec![vec![Id::Number(0)]; 3], &[Tensor::scalar(1f32)], 3, 3).unwrap_err();
         assert!(refused.to_string().contains("out is float32[] for 3 examples"), "{refused}");
+    }
+
+    #[test]
+    fn very_small_and_large_numbers_have_exponents() {
+        let shown = [0.25, 0.0, 2.890_999e-33, -1.5e-7, 1e20, f64::NAN].map(|value| exact(value, value.abs()));
+        assert_eq!(shown, ["0.25", "0", "2.890999e-33", "-1.5e-7", "1e20", "NaN"]);
+        assert_eq!(exact(0.1f32, 0.1), "0.1");
     }
 }
