@@ -248,9 +248,9 @@ pub struct DeviceStatus {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
-    /// `variable`, `queue`, `barrier`, `accumulator`, `tensor array`, `stack`, `staging area`, `map of sparse tensors`,
-    /// `iterator`, `lookup table`, `reader`, `aggregator of statistics` or `dummy`, a handle that an op's signature demands and
-    /// that no kernel uses.
+    /// `variable`, `queue`, `barrier`, `mutex`, `batch`, `parts of batches`, `accumulator`, `tensor array`, `stack`,
+    /// `staging area`, `map of sparse tensors`, `session's tensors`, `iterator`, `lookup table`, `reader`, `summary writer`,
+    /// `aggregator of statistics` or `dummy`, a handle that an op's signature demands and that no kernel uses.
     pub kind: String,
     /// The device that it is on.
     pub device: DeviceName,

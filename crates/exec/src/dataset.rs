@@ -20,6 +20,7 @@ pub(super) mod mapped;
 pub(super) mod matching;
 pub(super) mod optimized;
 pub(super) mod pad;
+pub(super) mod rare;
 pub(super) mod rebatch;
 pub(super) mod sharded;
 pub(super) mod shuffle;

@@ -143,6 +143,7 @@ impl Device {
         let site = Site {
             session: id.session,
             device: (name.kind, name.index),
+            place: name.to_string().into(),
             resources: Arc::clone(resources),
             generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
             callee: function::callee,

@@ -7,28 +7,35 @@
 mod accumulator;
 mod aggregator;
 mod barrier;
+mod batch;
+mod expiry;
 mod iterator;
 mod list;
+mod mutex;
 mod queue;
 mod reader;
 mod saved;
+mod session_tensors;
 mod sparse_map;
 mod stack;
 mod staging;
+mod summary;
 mod table;
 mod tensor_array;
+mod unbatch;
 mod variable;
 mod version;
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
+pub(super) use batch::{BatchLimits, Batching, Call as BatchCall, Use as BatchUse, rows_of as rows_of_call};
 pub(super) use iterator::Iterator;
 use list::Look;
 pub use list::ResourceInfo;
@@ -38,21 +45,26 @@ use meshtf_tensor::failure::{Code, Failure, Held, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{Budget, Holder};
+pub(super) use mutex::{Lock, Mutex};
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
 pub use saved::Saved;
 #[cfg(test)]
 pub(super) use saved::lasting_kinds;
 use saved::{Lasting, admit_tensors, check_spec};
+pub(super) use session_tensors::SessionTensors;
 pub(super) use sparse_map::SparseMap;
 pub(super) use stack::{Kept, Stack};
 pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
+pub(super) use summary::{Event, SummaryWriter, Waits};
 pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
+pub(super) use unbatch::{Index as BatchIndex, Unbatching};
 pub use variable::UNINITIALIZED;
 pub(super) use variable::{Content, Variable};
 
-use super::waiting::WaitId;
+use super::token::Tokens;
+use super::waiting::{Answer, WaitId, answered};
 use version::Version;
 
 /// The container of resources that name none.
@@ -116,6 +128,14 @@ pub(super) trait Resource: Any + Send + Sync {
     /// Forgets an op that waits for this resource: at once, or, if another op works on it, as soon as that is done.
     fn cancel(self: Arc<Self>, _wait: WaitId) {}
 
+    /// The outputs of an op that waited for this resource, and that was answered.
+    ///
+    /// # Errors
+    /// InvalidArgument if the op does not wait any more.
+    fn outputs(self: Arc<Self>, _wait: WaitId, answer: Answer) -> Result<Tokens> {
+        Ok(answered(answer))
+    }
+
     /// Holds the resource, as an op that works on it does, until the answer is dropped.
     #[cfg(test)]
     fn occupy(&self) -> Box<dyn Busy + '_> {
@@ -152,11 +172,16 @@ const KINDS: &[Seen] = &[
     seen::<Variable>,
     seen::<Queue>,
     seen::<Barrier>,
+    seen::<Mutex>,
     seen::<Accumulator>,
     seen::<TensorArray>,
     seen::<Stack>,
     seen::<Staging>,
     seen::<SparseMap>,
+    seen::<Batching>,
+    seen::<Unbatching>,
+    seen::<SummaryWriter>,
+    seen::<SessionTensors>,
     seen::<Iterator>,
     seen::<Dummy>,
     seen::<LookupTable>,
@@ -211,7 +236,7 @@ pub struct ResourceKey {
 /// The resources of a task, shared by its devices.
 #[derive(Default)]
 pub struct Resources {
-    table: Mutex<Table>,
+    table: std::sync::Mutex<Table>,
     /// Incremented whenever a resource leaves the table, so that old handles are not used any longer.
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.

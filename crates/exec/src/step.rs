@@ -34,7 +34,7 @@ use super::parked::{Parked, cost};
 use super::program::{Act, CompiledPiece, PieceCode};
 use super::resource::Resource;
 use super::sink::{Pushed, Sink};
-use super::state::{self, OpContext, Outcome};
+use super::state::{OpContext, Outcome};
 use super::step_memory::Tally;
 use super::token::{Token, Tokens};
 use super::waiting::{Answer, WaitId, Wake};
@@ -250,14 +250,15 @@ impl Step {
         wait: WaitId,
         result: Result<Answer>,
     ) -> Result<()> {
-        let Some((at, _)) = self.blocked.remove(&wait.number) else { return Ok(()) };
+        let Some((at, resource)) = self.blocked.remove(&wait.number) else { return Ok(()) };
         self.current = at.node;
         if let Some(trace) = &mut self.trace {
             trace.woke(wait.number, at.node);
         }
         let node = &program.code.nodes[at.node as usize];
-        let answer = result.map_err(|failure| node.blamed(failure))?;
-        self.finish(program, near, at, Some(state::answered(answer)))
+        let outputs = result.and_then(|answer| resource.outputs(wait, answer));
+        let outputs = outputs.map_err(|failure| node.blamed(failure))?;
+        self.finish(program, near, at, Some(outputs))
     }
 
     /// Runs the nodes that are ready, for one turn at most.

@@ -5,6 +5,7 @@
 mod cluster;
 mod datasets;
 mod inline;
+mod mutexes;
 mod ops;
 mod owners;
 mod products;
@@ -12,6 +13,7 @@ mod queues;
 mod refused;
 mod saved;
 mod state;
+mod summaries;
 mod tables;
 mod together;
 
@@ -36,6 +38,7 @@ fn site(resources: Arc<Resources>) -> Site {
     Site {
         session: SessionId(1),
         device: (DeviceKind::Cpu, 0),
+        place: "/job:local/task:0/device:CPU:0".into(),
         resources,
         generators: Arc::default(),
         callee: function::callee,

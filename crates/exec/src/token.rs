@@ -9,7 +9,8 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 use smallvec::SmallVec;
 
 use super::dataset::Dataset;
-use super::resource::{Resource, Variable};
+use super::resource::{Lock, Resource, Variable};
+use super::variant::map::TensorMap;
 
 /// The content of a live edge; a dead one has none.
 #[derive(Clone, Debug)]
@@ -93,6 +94,8 @@ pub(super) enum Variant {
     Dataset(Arc<Dataset>),
     Boxed(Arc<Boxed>),
     Ragged(Arc<RaggedValue>),
+    Map(Arc<TensorMap>),
+    Lock(Arc<Lock>),
 }
 
 /// An array of variants, each of which contains a tensor or a ragged tensor: the form of sparse and ragged tensors as
@@ -193,6 +196,8 @@ impl Variant {
             Variant::Dataset(dataset) => dataset.held().iter().collect(),
             Variant::Boxed(boxed) => boxed.items().iter().collect(),
             Variant::Ragged(ragged) => ragged.parts().iter().collect(),
+            Variant::Map(map) => map.values().collect(),
+            Variant::Lock(_) => Vec::new(),
         }
     }
 
@@ -204,6 +209,8 @@ impl Variant {
             Variant::Dataset(dataset) => Arc::as_ptr(dataset) as usize,
             Variant::Boxed(boxed) => Arc::as_ptr(boxed) as usize,
             Variant::Ragged(ragged) => Arc::as_ptr(ragged) as usize,
+            Variant::Map(map) => Arc::as_ptr(map) as usize,
+            Variant::Lock(lock) => Arc::as_ptr(lock) as usize,
         }
     }
 
@@ -214,6 +221,8 @@ impl Variant {
             Variant::Dataset(_) => "dataset",
             Variant::Boxed(_) => "array of variants",
             Variant::Ragged(_) => "ragged tensor",
+            Variant::Map(_) => "map",
+            Variant::Lock(_) => "lock of a mutex",
         }
     }
 
@@ -224,7 +233,8 @@ impl Variant {
             Variant::Dataset(dataset) => dataset.depth(),
             // It contains tensors, or ragged tensors.
             Variant::Boxed(_) => 2,
-            Variant::Ragged(_) => 1,
+            Variant::Ragged(_) | Variant::Lock(_) => 1,
+            Variant::Map(map) => map.depth(),
         }
     }
 }

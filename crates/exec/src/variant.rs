@@ -1,6 +1,7 @@
 //! Values that are not tensors: lists, optionals (some values or none) and ragged tensors; with recursive zeros and sums.
 
 pub(super) mod list;
+pub(super) mod map;
 
 use std::sync::Arc;
 
@@ -9,6 +10,8 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::sums::add;
+use map::TensorMap;
+
 use super::token::{Boxed, Optional, RaggedValue, Token, Variant};
 
 /// Zeros of the same shape, recursively.
@@ -23,7 +26,9 @@ pub(super) fn zeros(token: Token) -> Result<Token> {
             let (splits, values) = ragged.split_off()?;
             Ok(RaggedValue::new(splits, Tensor::zeros(values.dtype(), values.shape().clone())?).into())
         }
-        Token::Variant(it @ (Variant::Dataset(_) | Variant::Boxed(_))) => {
+        // As TensorFlow has it: a map without an entry stands for zeros in a sum.
+        Token::Variant(Variant::Map(_)) => Ok(TensorMap::default().into()),
+        Token::Variant(it @ (Variant::Dataset(_) | Variant::Boxed(_) | Variant::Lock(_))) => {
             Err(Failure::invalid(format!("there are no zeros of the form of {}", it.kind())))
         }
         Token::Variant(Variant::Optional(it)) => {
@@ -57,6 +62,9 @@ pub(super) fn sum(a: Token, b: Token) -> Result<Token> {
         {
             let sums = a.items().iter().zip(b.items()).map(|(a, b)| sum(a.clone(), b.clone()));
             Boxed::new(a.shape.clone(), sums.collect::<Result<_>>()?).map(Token::from)
+        }
+        (Token::Variant(Variant::Map(a)), Token::Variant(Variant::Map(b))) => {
+            Arc::unwrap_or_clone(a).plus(&b).map(Token::from)
         }
         (Token::Variant(Variant::Ragged(a)), Token::Variant(Variant::Ragged(b))) => {
             let ((splits, a), (_, b)) = (a.split_off()?, b.split_off()?);

@@ -10,6 +10,8 @@ use meshtf_tensor::ids::StepId;
 use meshtf_tensor::lock::lock;
 use smallvec::SmallVec;
 
+use super::token::Tokens;
+
 /// Most ops that wait for one resource.
 pub(super) const MAX_WAITERS: usize = 1 << 16;
 
@@ -28,6 +30,11 @@ pub(super) struct WaitId {
 
 /// The outputs of an op that could wait.
 pub(super) type Answer = SmallVec<[Tensor; 2]>;
+
+/// The answer as the outputs of the op.
+pub(super) fn answered(answer: Answer) -> Tokens {
+    answer.into_iter().map(|tensor| Some(tensor.into())).collect()
+}
 
 /// Takes the answer of an op that waited; called on any thread, and must not block.
 pub(super) trait Wake: Send + Sync {

@@ -9,14 +9,17 @@ use serde_json::{Value, json};
 use meshtf_graph::{Graph, NodeDef, Output, op, read};
 
 /// Ops about which less is known than TensorFlow infers: ops of windows and files that few programs use, an Einsum with `...`,
-/// and cases where TensorFlow's inference is wrong (pieces along an unknown axis, diagonals of unknown length, variants of rows
-/// that are not ragged).
+/// and cases where TensorFlow's inference is wrong (pieces along an unknown axis, counts, diagonals of unknown length, variants
+/// of rows that are not ragged).
 const LESS_KNOWN: &[&str] = &[
+    "DebugNanCount",
     "Dilation2D",
     "Einsum",
     "ExtractVolumePatches",
     "FractionalAvgPool",
     "FractionalMaxPool",
+    "FusedPadConv2D",
+    "FusedResizeAndPadConv2D",
     "GenerateVocabRemapping",
     "LoadAndRemapMatrix",
     "MatrixDiagV2",
@@ -30,7 +33,9 @@ const LESS_KNOWN: &[&str] = &[
 
 /// Ops without recorded nodes: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[
+    "AdjustContrast",
     "AudioSummary",
+    "BatchFunction",
     "BatchNormWithGlobalNormalization",
     "BatchNormWithGlobalNormalizationGrad",
     "ChooseFastestBranchDataset",
@@ -57,6 +62,7 @@ const NOT_RECORDED: &[&str] = &[
     "ParallelMapDataset",
     "ParallelMapDatasetV2",
     "QuantizeAndDequantize",
+    "RandomCrop",
     "ReduceDataset",
     "ScanDataset",
     "TFRecordReader",

@@ -2,6 +2,7 @@
 //! one.
 
 mod columns;
+mod json;
 mod parse;
 mod proto;
 mod sequence;
@@ -15,6 +16,7 @@ use super::Registry;
 pub(super) fn register(ops: &mut Registry) {
     parse::register(ops);
     ops.insert("ParseSingleSequenceExample", |node| sequence::single(node).map(Some));
+    ops.insert("DecodeJSONExample", |node| json::kernel(node).map(Some));
     ops.insert("ParseSequenceExample", |node| sequence::batch(node).map(Some));
 }
 

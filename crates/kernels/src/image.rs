@@ -3,9 +3,13 @@
 mod boxes;
 pub(crate) mod coded;
 mod color;
+mod combined;
 mod crop;
 mod glimpse;
+mod project;
 mod resize;
+mod sampled;
+mod scale;
 mod suppression;
 
 use meshtf_tensor::Tensor;
@@ -21,6 +25,10 @@ pub(super) fn register(ops: &mut Registry) {
     glimpse::register(ops);
     boxes::register(ops);
     suppression::register(ops);
+    combined::register(ops);
+    project::register(ops);
+    scale::register(ops);
+    sampled::register(ops);
     coded::register(ops);
 }
 

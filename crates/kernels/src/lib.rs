@@ -11,11 +11,13 @@
 //! step.
 
 mod array;
+mod audio;
 mod broadcast;
 pub mod call;
 pub mod checkpoint;
 mod cluster;
 mod ctc;
+mod debug;
 mod example;
 mod fft;
 pub mod files;
@@ -118,8 +120,10 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     text::register(&mut ops);
     example::register(&mut ops);
     image::register(&mut ops);
+    audio::register(&mut ops);
     sets::register(&mut ops);
     ctc::register(&mut ops);
+    debug::register(&mut ops);
     cluster::register(&mut ops);
     checkpoint::register(&mut ops);
     random::register(&mut ops);

@@ -10,6 +10,7 @@ mod cell;
 mod conv;
 mod depthwise;
 mod fractional;
+mod fused_pad;
 mod gemm;
 mod global_norm;
 mod gru;
@@ -46,6 +47,7 @@ pub(super) fn register(ops: &mut Registry) {
     resize::register(ops);
     morphology::register(ops);
     fractional::register(ops);
+    fused_pad::register(ops);
     lstm::register(ops);
     gru::register(ops);
     quantize::register(ops);

@@ -13,6 +13,7 @@ mod unigrams;
 pub use self::candidates::fixed;
 pub use self::simple::Simple;
 pub use self::stateful::{Dice, DicePosition, Generators};
+pub use self::stateless::key_and_counter;
 pub use self::unigrams::Unigrams;
 
 use super::Registry;

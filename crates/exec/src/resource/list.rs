@@ -16,8 +16,9 @@ use super::{Resource, ResourceKey, Resources};
 pub struct ResourceInfo {
     /// Its key in the table.
     pub key: ResourceKey,
-    /// `variable`, `queue`, `barrier`, `accumulator`, `staging area`, `map of sparse tensors`, `iterator`, `lookup table`,
-    /// `reader` or `aggregator of statistics`.
+    /// `variable`, `queue`, `barrier`, `mutex`, `batch`, `parts of batches`, `accumulator`, `staging area`,
+    /// `map of sparse tensors`, `session's tensors`, `iterator`, `lookup table`, `reader`, `summary writer` or
+    /// `aggregator of statistics`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,

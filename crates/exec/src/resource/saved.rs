@@ -111,6 +111,7 @@ const LASTING: &[(&str, Empty)] = &[
     of::<super::Variable>(),
     of::<super::Queue>(),
     of::<super::Barrier>(),
+    of::<super::Mutex>(),
     of::<super::Accumulator>(),
     of::<super::Staging>(),
     of::<super::SparseMap>(),

@@ -241,8 +241,9 @@ impl TensorArray {
         }
     }
 
-    /// The array of the gradients that `source` asks for: as many elements as this array has now, of the same shapes.
-    pub fn gradients_for(&self, source: &str) -> Result<Arc<TensorArray>> {
+    /// The array of the gradients that `source` asks for: as many elements as this array has now, of the same shapes with
+    /// the dimensions of `before` in front.
+    pub fn gradients_for(&self, source: &str, before: &Shape) -> Result<Arc<TensorArray>> {
         let gradients = &mut *lock(&self.gradients);
         if let Some(known) = gradients.get(source) {
             return Ok(known.clone());
@@ -253,7 +254,11 @@ impl TensorArray {
         }
         let own = lock(&self.state);
         memory::admit(own.elements.len() * ELEMENT_BYTES)?;
-        let mut state = State { shape: own.shape.clone(), elements: Vec::new(), shapes: own.shapes.clone() };
+        let dims = own.shape.0.as_ref();
+        let shape = dims.map(|dims| before.dims().iter().map(|&size| Some(size)).chain(dims.iter().copied()).collect());
+        let longer = |shape: &Shape| before.dims().iter().chain(shape.dims()).copied().collect::<Shape>();
+        let shapes = own.shapes.iter().map(|shape| shape.as_ref().map(longer)).collect();
+        let mut state = State { shape: PartialShape(shape), elements: Vec::new(), shapes };
         state.resize(own.elements.len());
         let array = Arc::new(TensorArray {
             name: format!("{}@{source}", self.name),

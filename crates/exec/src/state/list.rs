@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, PartialShape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::super::rows::row;
-use super::super::token::{List, Token, Tokens, depth_over};
+use super::super::token::{Boxed, List, Token, Tokens, Variant, depth_over};
 use super::super::variant::list::{MAX_LIST, in_limit, split};
 use super::op::{StateInputs, one, simple};
 use super::registry::Registry;
@@ -58,6 +58,15 @@ pub(super) fn register(ops: &mut Registry) {
         })?;
         item.clone().map_or_else(|| list.unset(&shape), Ok).map(one)
     });
+    ops.insert("TensorListPushBackBatch", |node, _| {
+        let dtype = node.attrs.dtype("element_dtype")?;
+        simple(move |mut inputs, _| {
+            let Token::Variant(Variant::Boxed(lists)) = inputs.token(0)? else {
+                return Err(Failure::invalid("input_handles must be a vector of lists, not one list"));
+            };
+            push_rows(&lists, dtype, &inputs.host(1)?)
+        })
+    });
     ops.insert("TensorListSetItem", |node, _| {
         let dtype = node.attrs.dtype("element_dtype")?;
         let may_grow = node.attrs.bool("resize_if_index_out_of_bounds")?;
@@ -97,6 +106,35 @@ pub(super) fn register(ops: &mut Registry) {
         a.depth = a.depth.max(b.depth);
         Ok(one(a))
     });
+}
+
+/// Pushes an element to each list of an array.
+fn push_rows(lists: &Boxed, dtype: DType, rows: &Tensor) -> Result<Tokens> {
+    let rank = lists.shape.rank();
+    if rows.dims().get(..rank) != Some(lists.shape.dims()) {
+        return Err(Failure::invalid(format!(
+            "tensor has shape {}, which must begin with the shape of the lists, {}",
+            rows.shape(),
+            lists.shape
+        )));
+    }
+    let flat: Shape = std::iter::once(lists.items().len()).chain(rows.dims()[rank..].iter().copied()).collect();
+    let rows = rows.clone().reshaped(flat)?;
+    let mut pushed = Vec::with_capacity(lists.items().len());
+    for (i, list) in lists.items().iter().enumerate() {
+        let Token::Variant(Variant::List(list)) = list else {
+            return Err(Failure::invalid("Input handle is not a list"));
+        };
+        list.check_dtype(dtype)?;
+        let (mut list, item) = (List::clone(list), Token::from(row(&rows, i)?));
+        list.check(&item, "Tried to append a tensor with incompatible shape to a list. Op element shape")?;
+        // TensorFlow does not look at the limit here.
+        in_limit(list.items.len() as i64 + 1)?;
+        memory::admit(size_of_val(&*list.items))?;
+        list.items.push(Some(item));
+        pushed.push(Token::from(list));
+    }
+    Ok(one(Boxed::new(lists.shape.clone(), pushed)?))
 }
 
 /// Registers the ops between lists and tensors.

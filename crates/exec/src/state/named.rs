@@ -16,6 +16,8 @@ use super::super::resource::{Resource, ResourceKey, Resources, container_named};
 pub(crate) struct Site {
     pub session: SessionId,
     pub device: (DeviceKind, u32),
+    /// The device's whole name.
+    pub place: Arc<str>,
     pub resources: Arc<Resources>,
     /// The state of the random ops of the session on this device.
     pub generators: Arc<Generators>,
@@ -34,6 +36,7 @@ impl Site {
         Site {
             session: self.session,
             device: self.device,
+            place: Arc::clone(&self.place),
             resources: Arc::clone(&self.resources),
             generators: Arc::default(),
             callee: self.callee,
@@ -88,6 +91,17 @@ impl<R: Resource> Named<R> {
             name: name.to_owned(),
         };
         Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
+    }
+
+    /// A resource that only its session sees, under a name that no node has.
+    pub fn of_session(name: &str, site: &Site) -> Named<R> {
+        let key = ResourceKey {
+            session: Some(site.session),
+            device: site.device,
+            container: container_named("").to_owned(),
+            name: format!("_{name}"),
+        };
+        Named { key, session: site.session, resources: site.resources.clone(), found: None }
     }
 
     /// As [`Named::new`]; if the node names no resource to be shared, only its session sees it.

@@ -8,10 +8,11 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::super::dataset::{Dataset, Pull};
 use super::super::resource::{
-    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
+    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Mutex, Queue, Reader, Resource, Stack, SummaryWriter,
+    TensorArray, Variable,
 };
 use super::super::token::{List, Optional, Token, Tokens, Variant};
-use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
+use super::super::waiting::{Finished, WaitId, Waiter, Wake, answered};
 
 /// An op that touches state, compiled for one node.
 pub(crate) type StateOp = Box<dyn FnMut(Tokens, &mut OpContext) -> Result<Outcome> + Send>;
@@ -115,6 +116,8 @@ handles! {
     variable: Variable;
     queue: Queue;
     barrier: Barrier;
+    mutex: Mutex;
+    summary_writer: SummaryWriter;
     accumulator: Accumulator;
     tensor_array: TensorArray;
     stack: Stack;
@@ -168,9 +171,4 @@ pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() ->
         Some(result) => result.map(|answer| Outcome::Done(answered(answer))),
         None => Ok(Outcome::Waits(resource())),
     }
-}
-
-/// The outputs of an op that could wait.
-pub(crate) fn answered(answer: Answer) -> Tokens {
-    answer.into_iter().map(|tensor| Some(tensor.into())).collect()
 }

@@ -1,6 +1,7 @@
 //! The ops of lookup tables.
 
 use std::io::BufReader;
+use std::sync::Arc;
 
 use meshtf_kernels::KernelNode;
 use meshtf_kernels::files::{Folder, Lines, failed};
@@ -20,6 +21,10 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("MutableHashTableV2", |node, site| handle(node, site, Form::Mutable));
     ops.insert("MutableHashTableOfTensorsV2", |node, site| handle(node, site, Form::OfVectors));
     ops.insert_all(["MutableDenseHashTable", "MutableDenseHashTableV2"], |node, site| handle(node, site, Form::Dense));
+    ops.insert("AnonymousHashTable", |node, _| anonymous(node, Form::Fixed));
+    ops.insert("AnonymousMutableHashTable", |node, _| anonymous(node, Form::Mutable));
+    ops.insert("AnonymousMutableHashTableOfTensors", |node, _| anonymous(node, Form::OfVectors));
+    ops.insert("AnonymousMutableDenseHashTable", |node, _| anonymous(node, Form::Dense));
     ops.insert_call("InitializeTableV2", |mut inputs, _| {
         inputs.table(0)?.fill(&inputs.host(1)?, &inputs.host(2)?)?;
         Ok(nothing())
@@ -68,7 +73,8 @@ enum Form {
     Dense,
 }
 
-fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<StateOp> {
+/// The table that a node describes, but for what its inputs say.
+fn described(node: &KernelNode, form: Form) -> Result<(TableSpec, Option<Buckets>)> {
     let (keys, values) = (node.attrs.dtype("key_dtype")?, node.attrs.dtype("value_dtype")?);
     let value_shape = match node.attrs.get("value_shape") {
         None => Shape::scalar(),
@@ -86,6 +92,23 @@ fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<StateOp> {
     let kind = if form == Form::Fixed { TableKind::Fixed } else { TableKind::Mutable };
     let spec = TableSpec { kind, keys, values, key_shape: Shape::scalar(), value_shape };
     let buckets = if form == Form::Dense { Some(Buckets::of(node)?) } else { None };
+    Ok((spec, buckets))
+}
+
+/// A table that lives as long as a handle to it flows through its step.
+fn anonymous(node: &KernelNode, form: Form) -> Result<StateOp> {
+    let ((spec, buckets), name) = (described(node, form)?, node.name.to_owned());
+    simple(move |mut inputs, _| {
+        let spec = match &buckets {
+            Some(buckets) => buckets.spec(&spec, &mut inputs)?,
+            None => spec.clone(),
+        };
+        Ok(one(Token::Resource(Arc::new(LookupTable::new(name.clone(), spec)))))
+    })
+}
+
+fn handle(node: &KernelNode, site: &Site, form: Form) -> Result<StateOp> {
+    let (spec, buckets) = described(node, form)?;
     let mut named = Named::new_own(node, site)?;
     simple(move |mut inputs, _| {
         let spec = match &buckets {

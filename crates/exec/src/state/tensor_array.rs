@@ -6,7 +6,7 @@ use meshtf_engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use meshtf_graph::{Attr, Attrs, OutputType};
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, PartialShape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::super::resource::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 use super::super::token::{Token, Tokens};
@@ -44,11 +44,12 @@ pub(super) fn register(ops: &mut Registry) {
         array.scatter(&indices, inputs.value(2)?, |values| cut(values, context.engine))?;
         Ok(one(inputs.token(3)?))
     });
-    ops.insert("TensorArrayGradV3", |node, _| {
+    ops.insert_all(["TensorArrayGradV3", "TensorArrayGradWithShape"], |node, _| {
         let source = node.attrs.str("source")?.to_owned();
-        let has_flow = node.outputs.len() > 1;
+        let (has_flow, has_more) = (node.outputs.len() > 1, node.op == "TensorArrayGradWithShape");
         simple(move |mut inputs, _| {
-            let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
+            let before = if has_more { Shape::from_i64s(&inputs.host(2)?.to_i64s()?)? } else { Shape::scalar() };
+            let gradients = inputs.tensor_array(0)?.gradients_for(&source, &before)?;
             let handle = Token::Resource(gradients);
             let flow = inputs.token(1)?;
             Ok(std::iter::once(Some(handle)).chain(has_flow.then_some(Some(flow))).collect())

@@ -446,6 +446,14 @@ fn cases() -> Vec<Case> {
             reads: &["state"],
             then: &[("next", "4l"), ("next", "6l"), ("next", "")],
         },
+        case(
+            "mutex",
+            "m = MutexV2 shared_name=\"m\" container=\"\"
+            lock = MutexLock m",
+            &["^lock"],
+            &[],
+            &[("^lock", "")],
+        ),
     ]
 }
 

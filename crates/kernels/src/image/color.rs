@@ -2,11 +2,11 @@
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{Float, Numeric, Tensor};
+use meshtf_tensor::{DType, Float, Numeric, Tensor};
 
-use super::super::Registry;
 use super::super::call::{input_dtype, kernel as call, owned, product};
 use super::super::real::{widened, with_real};
+use super::super::{Registry, cast};
 
 /// TensorFlow's error code for pixels without three channels.
 const UNFIT: Code = Code::FailedPrecondition;
@@ -23,6 +23,16 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("AdjustContrastv2", |node| {
         let kernel = call(|[images, factor]| contrast(images, scalar(&factor, "contrast_factor")?));
         Ok(Some(widened(node, kernel)))
+    });
+    ops.insert("AdjustContrast", |_| {
+        Ok(Some(call(|[images, factor, least, most]| {
+            let (factor, bounds) =
+                (scalar(&factor, "contrast_factor")?, [scalar(&least, "min_value")?, scalar(&most, "max_value")?]);
+            let mut images = contrast(cast(images, DType::F32)?, factor)?;
+            // The lower bound counts if it is above the upper one.
+            images.slice_mut::<f32>()?.iter_mut().for_each(|x| *x = x.min(bounds[1]).max(bounds[0]));
+            Ok(images)
+        })))
     });
     ops.insert("AdjustHue", |node| {
         let kernel = call(|[images, delta]| {

@@ -93,7 +93,7 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-fn threshold(tensor: &Tensor, what: &str, in_unit: bool) -> Result<f32> {
+pub(super) fn threshold(tensor: &Tensor, what: &str, in_unit: bool) -> Result<f32> {
     if tensor.rank() != 0 {
         return Err(Failure::invalid(format!("{what} must be 0-D, got shape {}", tensor.shape())));
     }
@@ -164,7 +164,7 @@ impl Form {
 
 /// The chosen boxes with their scores, best first. Without `sigma` an overlapping box is dropped; with it, the box's
 /// score is reduced.
-fn choose(
+pub(super) fn choose(
     scores: &[f32],
     most: usize,
     least: f32,
@@ -209,7 +209,7 @@ fn choose(
 }
 
 /// The intersection of two boxes over their union.
-fn shared(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn shared(a: &[f32], b: &[f32]) -> f32 {
     let sides = |x: &[f32]| [x[0].min(x[2]), x[1].min(x[3]), x[0].max(x[2]), x[1].max(x[3])];
     let (a, b) = (sides(a), sides(b));
     let area = |x: [f32; 4]| (x[2] - x[0]) * (x[3] - x[1]);

@@ -127,6 +127,15 @@ impl Generators {
         Ok(generator)
     }
 
+    /// Reserves, in each step, the next numbers of the node: as many counts as it is called with.
+    ///
+    /// # Errors
+    /// InvalidArgument if the node has no seeds.
+    pub(crate) fn reserves(&self, node: &KernelNode) -> Result<impl Fn(u64) -> Philox + Send + use<>> {
+        let generator = self.of(node)?;
+        Ok(move |counts| generator.reserve(counts))
+    }
+
     /// The node's counts of its classes.
     pub(super) fn learned(
         &self,

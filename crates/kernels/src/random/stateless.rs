@@ -69,7 +69,10 @@ fn source(inputs: &[Tensor]) -> Result<Philox> {
 }
 
 /// Scrambles a seed, so that neither of its two numbers needs to be random.
-fn key_and_counter(seed: &Tensor) -> Result<(u64, u128)> {
+///
+/// # Errors
+/// InvalidArgument if it is not two numbers.
+pub fn key_and_counter(seed: &Tensor) -> Result<(u64, u128)> {
     if seed.dims() != [2] {
         return Err(Failure::invalid(format!("seed must have shape [2], not {}", seed.shape())));
     }

@@ -7,6 +7,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use prost::Message;
 
+use super::super::audio::wave;
 use super::super::call::{check_text_bytes, kernel as call};
 use super::super::{KernelNode, Registry};
 
@@ -170,30 +171,6 @@ fn audio(tag: &Tensor, tensor: &Tensor, rate: f32, most: usize) -> Result<Tensor
     });
     let value = value.collect::<Result<_>>()?;
     Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
-}
-
-/// A WAV file of 16-bit samples.
-fn wave(samples: &[f32], rate: u32, channels: usize) -> Result<Vec<u8>> {
-    let too_large =
-        |_| Failure::invalid(format!("{} samples of {channels} channels are too many for a WAV file", samples.len()));
-    let bytes = u32::try_from(2 * samples.len()).map_err(too_large)?;
-    let channels = u16::try_from(channels).ok().filter(|&channels| (1..=1024).contains(&channels));
-    let channels = channels.ok_or_else(|| Failure::invalid("num_channels must be in (0, 1024]"))?;
-    let mut file = Vec::with_capacity(44 + 2 * samples.len());
-    file.extend(b"RIFF");
-    file.extend((36 + bytes).to_le_bytes());
-    file.extend(b"WAVEfmt ");
-    file.extend(16u32.to_le_bytes());
-    file.extend(1u16.to_le_bytes());
-    file.extend(channels.to_le_bytes());
-    file.extend(rate.to_le_bytes());
-    file.extend(rate.wrapping_mul(2 * u32::from(channels)).to_le_bytes());
-    file.extend((2 * channels).to_le_bytes());
-    file.extend(16u16.to_le_bytes());
-    file.extend(b"data");
-    file.extend(bytes.to_le_bytes());
-    file.extend(samples.iter().flat_map(|x| ((x * 32768.0).round() as i16).to_le_bytes()));
-    Ok(file)
 }
 
 fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tensor> {

@@ -8,13 +8,14 @@ import json
 
 from google.protobuf import json_format
 
-from . import arrays, networks, numbers, rare, reductions, state, texts
+from . import arrays, held, networks, numbers, rare, reductions, state, texts
 from .nodes import made_before, tf1
 
 FAMILIES = (
     numbers.elementwise, arrays.forwarding, arrays.making, reductions.reducing, arrays.arranging, arrays.indexing, networks.images,
     state.state, texts.strings, networks.pictures, texts.sets, state.files, state.tables, state.lists, numbers.arithmetic,
     texts.ragged, rare.less_common, state.datasets, numbers.complex_numbers, rare.uncommon, texts.serialized, networks.recurrent,
+    held.held, held.sampled,
 )  # fmt: skip
 
 

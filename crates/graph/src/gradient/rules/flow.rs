@@ -11,7 +11,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         let given = c.node.attrs.str("message").unwrap_or("").to_owned();
         let message = format!("Not a number (NaN) or infinity (Inf) values detected in gradient. {given}");
         let dy = c.dy()?;
-        one(c.op("CheckNumerics").input(dy).attr("message", message).build()?)
+        one(c.op(c.node.op.name).input(dy).attr("message", message).build()?)
     }),
     ("prevent_gradient", |c| Err(Stop::Prevented(c.node.attrs.str("message").unwrap_or("").to_owned()))),
     ("switch", |c| {

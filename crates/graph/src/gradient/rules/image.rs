@@ -3,6 +3,7 @@
 use meshtf_tensor::DType;
 
 use super::Rule;
+use crate::gradient::Gradient;
 use crate::gradient::call::{Added, Call, Grads, one, some};
 use crate::{Attr, Input, Output};
 
@@ -23,11 +24,46 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         let (x, dy) = (c.x(0), c.dy()?);
         one(c.with_attrs("ResizeBicubicGrad", &[dy, x], RESIZE)?)
     }),
+    ("scale_and_translate", |c| {
+        let (x, scale, translation, dy) = (c.x(0), c.x(2), c.x(3), c.dy()?);
+        let images = c.cast(x, DType::F32)?;
+        let inputs = [dy, images, scale, translation];
+        let by_images = c.with_attrs("ScaleAndTranslateGrad", &inputs, &["kernel_type", "antialias"])?;
+        let by_images = c.cast(by_images, c.dtype(x))?;
+        some([Some(by_images), None, None, None])
+    }),
+    ("image_projective_transform", projected),
     ("crop_and_resize", crop),
     ("rgb_to_hsv", hue_saturation_value),
     ("extract_image_patches", |c| patches(c, 2)),
     ("extract_volume_patches", |c| patches(c, 3)),
 ];
+
+/// The gradient seen through the inverse transforms, whose matrices have 1 in their last element.
+fn projected(c: &mut Call) -> Grads {
+    let (x, transforms, dy) = (c.x(0), c.x(1), c.dy()?);
+    let flat = c.reshape(transforms, [-1, 8])?;
+    let column = c.op("Slice").input(flat).input([0, 0]).input([-1, 1]).build()?;
+    let ones = c.un("OnesLike", column)?;
+    let whole = c.concat([flat, ones], 1)?;
+    let matrices = c.reshape(whole, [-1, 3, 3])?;
+    let inverse = c.un("MatrixInverse", matrices)?;
+    let inverse = c.reshape(inverse, [-1, 9])?;
+    let last = c.op("Slice").input(inverse).input([0, 8]).input([-1, 1]).build()?;
+    let scaled = c.div(inverse, last)?;
+    let scaled = c.op("Slice").input(scaled).input([0, 0]).input([-1, 8]).build()?;
+    let shape = c.shape(x)?;
+    let size = c.part(shape, 1, Some(3))?;
+    let (op, count) = (c.node.op.name, c.node.inputs.len());
+    let (interpolation, fill) = (c.attr("interpolation"), c.attr("fill_mode"));
+    let mut by_images = c.op(op).input(dy).input(scaled).input(size);
+    if count > 3 {
+        by_images = by_images.input(0.0f32);
+    }
+    let by_images = by_images.attr("interpolation", interpolation).attr("fill_mode", fill).build()?;
+    let by_images = Some(Gradient::Dense(by_images));
+    Ok(std::iter::once(by_images).chain((1..count).map(|_| None)).collect())
+}
 
 /// With respect to the images, if they are floats, and with respect to the boxes, for which bilinear interpolation is assumed
 /// whatever the method.

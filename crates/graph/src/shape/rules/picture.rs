@@ -15,6 +15,12 @@ pub(super) const RULES: &[Entry] = &[
     ("decoded", decoded, Extent::Unknown),
     ("decoded_part", decoded_part, Extent::Unknown),
     ("decoded_frames", decoded_frames, Extent::Unknown),
+    ("transformed", transformed, Extent::Unknown),
+    ("sampled_box", |_| Some(vec![known(&[3]).into(), known(&[3]).into(), known(&[1, 1, 4]).into()]), Extent::Unknown),
+    ("combined_suppression", combined_suppression, Extent::Unknown),
+    ("spectrogram", spectrogram, Extent::Unknown),
+    ("cepstrum", cepstrum, Extent::Unknown),
+    ("decoded_wave", decoded_wave, Extent::Unknown),
     ("three", three, Extent::Unknown),
     ("encoded", encoded, Extent::Unknown),
 ];
@@ -59,6 +65,51 @@ fn sized_fourth(call: &Call) -> Option<Vec<Fact>> {
 
 fn box_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(call.dims(2).filter(|dims| dims.len() == 2)?)
+}
+
+/// Images of the size in the third input.
+fn transformed(call: &Call) -> Option<Vec<Fact>> {
+    let (image, size) = (call.of_rank(0, 4)?, stated_size(call, 2)?);
+    one(vec![image[0], size[0], size[1], image[3]])
+}
+
+/// The selected boxes of all classes of each image, their scores, their classes, and their number.
+fn combined_suppression(call: &Call) -> Option<Vec<Fact>> {
+    let (boxes, scores) = (call.of_rank(0, 4)?, call.of_rank(1, 3)?);
+    let mut count = call.size_in(3)?;
+    if call.bool("pad_per_class")? {
+        let each = call.count(2).zip(scores[2].known()).map(|(each, classes)| each.saturating_mul(classes));
+        count = each.map_or_else(|| call.size(None), |most| call.map(count, |count| Some(count.min(most))));
+    }
+    let batch = boxes[0];
+    Some(vec![
+        vec![batch, count, Size::Known(4)].into(),
+        vec![batch, count].into(),
+        vec![batch, count].into(),
+        vec![batch].into(),
+    ])
+}
+
+/// The spectra of the windows of each channel.
+fn spectrogram(call: &Call) -> Option<Vec<Fact>> {
+    let sound = call.of_rank(0, 2)?;
+    let window = usize::try_from(call.int("window_size")?).ok().filter(|&window| (2..1 << 30).contains(&window))?;
+    let stride = usize::try_from(call.int("stride")?).ok().filter(|&stride| stride > 0)?;
+    let slices = call.map(sound[0], |samples| Some(samples.checked_sub(window).map_or(0, |rest| 1 + rest / stride)));
+    one(vec![sound[1], slices, Size::Known(1 + window.next_power_of_two() / 2)])
+}
+
+/// Coefficients in place of the frequencies of a spectrogram.
+fn cepstrum(call: &Call) -> Option<Vec<Fact>> {
+    let spectrogram = call.of_rank(0, 3)?;
+    let count = usize::try_from(call.int("dct_coefficient_count")?).ok()?;
+    one(vec![spectrogram[0], spectrogram[1], Size::Known(count)])
+}
+
+/// The samples of a file by channel, and their rate.
+fn decoded_wave(call: &Call) -> Option<Vec<Fact>> {
+    let stated = |name: &str| call.size(call.int(name).and_then(|size| usize::try_from(size).ok()));
+    Some(vec![vec![stated("desired_samples"), stated("desired_channels")].into(), Dims::new().into()])
 }
 
 /// The selected boxes, or as many as requested; the number of selected ones is a scalar.

@@ -17,12 +17,17 @@ pub(super) const RULES: &[Entry] = &[
     ("merged_variable", merged, Extent::Shapes),
     ("update", update, Extent::Shapes),
     ("variable_shape", variable_shape, Extent::Shapes),
+    ("batch", batch, Extent::Unknown),
+    ("unbatch", |call| rows_of_input(call, 0), Extent::Unknown),
+    ("unbatch_gradient", |call| one(call.unknown(call.dims(2)?.len())), Extent::Unknown),
     ("dequeue", dequeue, Extent::Unknown),
     ("dequeue_many", dequeue_many, Extent::Unknown),
     ("dequeue_up_to", dequeue_up_to, Extent::Unknown),
     ("accumulated", read, Extent::Unknown),
     ("array_handle", array_handle, Extent::Unknown),
     ("array_handle_alone", |call| array_handle(call).map(|facts| facts.into_iter().take(1).collect()), Extent::Unknown),
+    ("longer_array_handle", |_| Some(vec![known(&[2]).into(), Dims::new().into()]), Extent::Unknown),
+    ("ref_select", ref_select, Extent::Unknown),
     ("array_read", array_read, Extent::Unknown),
     ("array_gather", array_gather, Extent::Unknown),
     ("array_concat", array_concat, Extent::Unknown),
@@ -56,6 +61,14 @@ fn named_handle(call: &Call) -> Option<Vec<Fact>> {
 fn array_handle(call: &Call) -> Option<Vec<Fact>> {
     let made_by = call.fact(0).and_then(|fact| fact.made_by).unwrap_or(call.id);
     Some(vec![Fact { made_by: Some(made_by), ..known(&[2]).into() }, Dims::new().into()])
+}
+
+/// One of several variables, of which the first input gives the number.
+fn ref_select(call: &Call) -> Option<Vec<Fact>> {
+    let first = call.dims(1)?;
+    let all = (2..call.node.inputs.len()).all(|index| call.dims(index).as_ref() == Some(&first));
+    let is_whole = first.iter().all(|size| size.known().is_some());
+    if all && is_whole { one(first) } else { Some(vec![Fact::default()]) }
 }
 
 /// The value of a variable.
@@ -103,6 +116,20 @@ fn components(call: &Call) -> Option<Vec<PartialShape>> {
         shapes.insert(0, PartialShape(Some(Vec::new())));
     }
     (shapes.len() == outputs).then_some(shapes)
+}
+
+/// An input with another number of rows.
+fn rows_of_input(call: &Call, input: usize) -> Option<Vec<Fact>> {
+    let dims = call.dims(input)?;
+    one([&[call.size(None)], dims.get(1..)?].concat())
+}
+
+/// The inputs with the rows of other calls; then the number and the rows of each call, and the own number.
+fn batch(call: &Call) -> Option<Vec<Fact>> {
+    let rows = |input| rows_of_input(call, input).and_then(|facts| facts.into_iter().next()).unwrap_or_default();
+    let index = vec![call.size(None), call.size(Some(3))];
+    let inputs = (0..call.node.inputs.len()).map(rows);
+    Some(inputs.chain([index.into(), Dims::new().into()]).collect())
 }
 
 /// An element of a queue.

@@ -39,6 +39,18 @@ pub(super) fn register(ops: &mut Registry) {
         }
         Ok(Some(call(move |[image]| encode_jpeg(&image, wanted, quality as u8))))
     });
+    ops.insert("EncodeJpegVariableQuality", |_| Ok(Some(call(|[image, quality]| encode_jpeg_of(&image, &quality)))));
+}
+
+/// A JPEG file of an image of one or three channels.
+fn encode_jpeg_of(image: &Tensor, quality: &Tensor) -> Result<Tensor> {
+    if quality.rank() != 0 {
+        return Err(Failure::invalid(format!("quality must be scalar: {}", quality.shape())));
+    }
+    let stated = quality.to_i64()?;
+    let quality = u8::try_from(stated).ok().filter(|quality| *quality <= 100);
+    let quality = quality.ok_or_else(|| Failure::invalid(format!("quality must be in [0,100], got {stated}")))?;
+    encode_jpeg(image, None, quality)
 }
 
 fn encode_pngs(images: &Tensor, level: i64) -> Result<Tensor> {
