@@ -131,7 +131,8 @@ impl Form {
         Ok(Form {
             ratios: range("aspect_ratio_range", f32::INFINITY)?,
             areas: range("area_range", 1.0)?,
-            attempts: attempts.ok_or_else(|| Failure::invalid(format!("max_attempts must be in [1, {MAX_ATTEMPTS}]")))?,
+            attempts: attempts
+                .ok_or_else(|| Failure::invalid(format!("max_attempts must be in [1, {MAX_ATTEMPTS}]")))?,
             takes_all: node.attrs.bool("use_image_if_no_bounding_boxes")?,
         })
     }
@@ -302,8 +303,9 @@ fn cropped<T: Moved>(image: Tensor, size: &Tensor, generator: &impl Fn(u64) -> P
     let mut words = generator(1).words();
     let mut at =
         |wanted: usize, most: usize| if wanted < most { words.draw() as usize % (most - wanted + 1) } else { 0 };
-    let top = at(tall, height);
+    // The column is drawn first.
     let left = at(wide, width);
+    let top = at(tall, height);
     let pixels = image.moved::<T>()?;
     let shape = meshtf_tensor::Shape::from([tall, wide, channels]);
     let mut output = Vec::with_capacity(shape.checked_elements(image.dtype())?);

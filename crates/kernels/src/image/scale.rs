@@ -72,7 +72,7 @@ fn pair(tensor: &Tensor, what: &str) -> Result<[f32; 2]> {
     match (tensor.rank(), tensor.slice::<f32>()?) {
         (1, &[first, second]) => {
             if what == "scale" && !(first > 0.0 && second > 0.0) {
-                return Err(Failure::invalid(format!("Scale should be greater than zero, got {first} and {second}")));
+                return Err(Failure::invalid(format!("Scale must be greater than zero, got {first} and {second}")));
             }
             Ok([first, second])
         }

@@ -55,8 +55,9 @@ impl Fused {
             return Err(Failure::invalid("Sliding window strides field must specify 4 dimensions"));
         }
         if strides[0] != 1 || strides[3] != 1 {
-            let why = "Current implementation does not yet support strides in the batch and depth dimensions.";
-            return Err(Failure::new(Code::Unimplemented, why));
+            return Err(Failure::invalid(
+                "Current implementation does not yet support strides in the batch and depth dimensions.",
+            ));
         }
         let pad = Attrs::from([
             ("T", Attr::Type(dtype)),
