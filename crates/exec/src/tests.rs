@@ -1,6 +1,7 @@
 //! Tests of the parts that a user of this crate does not see: single ops on state, compiled pieces, turns. Tests of whole
 //! devices are in `tests/devices`, and share their small master.
 
+mod batches;
 #[path = "../tests/devices/cluster.rs"]
 mod cluster;
 mod datasets;

@@ -227,7 +227,7 @@ impl Batching {
         });
         let index = Tensor::new([calls.len(), 3], Data::I64(index.collect()))?;
         let none = Tensor::new([0, 3], Data::I64(Vec::new()))?;
-        let last = calls.len() - 1;
+        let last = calls.len().saturating_sub(1);
         let answer = |(i, call): (usize, &Call)| {
             let tensors = match batch.take_if(|_| i == last) {
                 Some(tensors) => tensors,
