@@ -3,6 +3,7 @@
 
 mod browser;
 pub mod burn;
+mod listener;
 pub mod tensorflow;
 pub mod web;
 
@@ -10,9 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 
+use self::listener::Listener;
 use crate::unauthenticated::{UnauthenticatedPeer, UnauthenticatedPeers};
 
 /// How long sent bytes may stay unacknowledged before the connection is closed.
@@ -118,19 +120,19 @@ pub enum DoorError {
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
 }
 
-/// Listens for the clients of a door and returns its actual address. The door is open to this machine alone unless it has a
-/// token. `flag` names the address on the command line; `may` states the rights of clients.
+/// Listens for the clients of a door, at both loopback addresses if at one, and returns its actual address. The door is open to
+/// this machine alone unless it has a token. `flag` names the address on the command line; `may` states the rights of clients.
 async fn listen(
     flag: &'static str,
     may: &'static str,
     config: &DoorConfig,
-) -> Result<(TcpListener, SocketAddr), DoorError> {
+) -> Result<(Listener, SocketAddr), DoorError> {
     let address = config.address;
     if !address.ip().is_loopback() && config.token.is_none() {
         return Err(DoorError::Unguarded { flag, address, may });
     }
     let cannot = |source| DoorError::Address { flag, address, source };
-    let listener = TcpListener::bind(address).await.map_err(cannot)?;
+    let listener = Listener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     Ok((listener, address))
 }
@@ -138,7 +140,7 @@ async fn listen(
 /// Accepts clients until it is dropped, which ends all connections. `whom` names the clients in the log entry of a failed
 /// accept; `serve` receives a connection and its slot among the unauthenticated clients.
 async fn accept<F: Future<Output = ()> + Send + 'static>(
-    listener: TcpListener,
+    mut listener: Listener,
     unauthenticated_peers: &Arc<UnauthenticatedPeers>,
     whom: &str,
     serve: impl Fn(TcpStream, IpAddr, UnauthenticatedPeer) -> F,

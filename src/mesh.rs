@@ -79,7 +79,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::descriptors;
 use crate::protocol::status::{LimitStatus, NetworkStatus};
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, TaskDoors};
 use crate::unauthenticated::Ports;
 
 /// Most requests to the driver that are queued.
@@ -278,6 +278,7 @@ impl Mesh {
             settled: false,
             peers: Vec::new(),
             out_of_reach: Vec::new(),
+            doors: Vec::new(),
         };
         let id = config.identity.public().to_peer_id();
         let gate = Gate::new(id, &config.mesh, config.admission.clone(), speaks);
@@ -453,6 +454,20 @@ impl Mesh {
     /// Changes each of this node's devices; if any is then different, tells every peer.
     pub fn change_devices(&self, change: impl FnMut(&mut DeviceInfo)) {
         self.roster.change(|hello| hello.devices.iter_mut().for_each(change));
+    }
+
+    /// Changes the addresses at which TensorFlow's clients reach this node, and tells every peer.
+    pub(crate) fn change_doors(&self, change: impl FnOnce(&mut Vec<String>)) {
+        self.roster.change(|hello| {
+            let mut doors = std::mem::take(&mut hello.doors);
+            change(&mut doors);
+            hello.set_doors(doors);
+        });
+    }
+
+    /// The doors of every task that has one, this node's own included.
+    pub(crate) fn doors(&self) -> Vec<TaskDoors> {
+        self.roster.doors()
     }
 
     /// Multiaddrs that this participant listens on.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use self::inquiry::{Answer, Inquiry};
 use self::look::Fetched;
-pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
+pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member, TaskDoors};
 pub use constants::{Constants, Content};
 pub use flow::Flow;
 use meshtf_graph::NodeDef;

@@ -16,6 +16,7 @@ use super::reach::{MeshArgs, address, read_cluster_spec, tried};
 use super::signals::Signals;
 use super::{Exit, Outcome, Trouble, output};
 use crate::diagnosis::{Conclusion, conclude};
+use crate::door::tensorflow::OfCluster;
 use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
 use crate::mesh::read_secret;
 use crate::node::{Node, NodeConfig, NodeError};
@@ -122,6 +123,7 @@ impl Args {
 
 pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
     let cluster = args.cluster.as_deref().map(read_cluster_spec).transpose()?;
+    let tasks: BTreeSet<Task> = cluster.iter().flat_map(|cluster| cluster.addresses().into_keys()).collect();
     let config = NodeConfig {
         task: Some(args.name.clone()),
         backend: args.backend,
@@ -131,7 +133,7 @@ pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
         ..args.mesh.client()
     };
     let Args { name, mesh, .. } = &args;
-    let doors = async |node: &Arc<Node>| Doors::open(&args, node).await;
+    let doors = async |node: &Arc<Node>| Doors::open(&args, node, tasks).await;
     serve(Serving { task: name, mesh, budget, config, expects_others: true }, doors, std::future::pending()).await
 }
 
@@ -242,12 +244,14 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    async fn open(args: &Args, node: &Arc<Node>) -> Result<Doors, Trouble> {
+    /// Opens those that the flags name; `tasks` are those of the ClusterSpec.
+    async fn open(args: &Args, node: &Arc<Node>, tasks: BTreeSet<Task>) -> Result<Doors, Trouble> {
         let mut doors = Doors::default();
         if let Some(address) = args.grpc {
             let token = read_token("--grpc-token-file", args.grpc_token_file.as_deref())?;
             let config = DoorConfig { address, token };
-            let door = tensorflow::open(Arc::clone(node), config, args.grpc_limit).await;
+            let cluster = OfCluster { tasks, address: None };
+            let door = tensorflow::open_in(Arc::clone(node), config, args.grpc_limit, cluster).await;
             doors.grpc = Some(door.map_err(refused)?);
         }
         if let Some(address) = args.burn {

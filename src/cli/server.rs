@@ -16,7 +16,7 @@ use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
 use crate::door::DoorConfig;
-use crate::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES};
+use crate::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES, OfCluster};
 use crate::mesh::home;
 use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 
@@ -89,12 +89,12 @@ pub struct Args {
 pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
     let (spec, task) = args.place(std::env::var("TF_CONFIG").ok().as_deref())?;
     let addresses = spec.addresses();
-    let address = addresses.get(&task).ok_or_else(|| {
+    let stated = addresses.get(&task).ok_or_else(|| {
         let there: Vec<String> = addresses.keys().map(Task::short).collect();
         Trouble::input(format!("the cluster has no task {}; its tasks are {}", task.short(), there.join(", ")))
     })?;
     let token = read_token("--grpc-token-file", args.grpc_token_file.as_deref())?;
-    let address = door_address(&task, address, token.is_some())?;
+    let address = door_address(&task, stated, token.is_some())?;
 
     let private = args.private.then(Folder::new).transpose()?;
     let mut config = NodeConfig {
@@ -118,7 +118,9 @@ pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
     }
     let door = async |node: &Arc<Node>| {
         let config = DoorConfig { address, token };
-        let door = tensorflow::open(Arc::clone(node), config, DEFAULT_MAX_MESSAGE_BYTES).await;
+        let known = (address.port() != 0).then(|| stated.clone());
+        let cluster = OfCluster { tasks: addresses.keys().cloned().collect(), address: known };
+        let door = tensorflow::open_in(Arc::clone(node), config, DEFAULT_MAX_MESSAGE_BYTES, cluster).await;
         Ok(Doors { grpc: Some(door.map_err(refused)?), ..Doors::default() })
     };
     let expects_others = private.is_none() && addresses.len() > 1;

@@ -11,6 +11,7 @@ mod feed;
 pub(crate) mod fuzz;
 mod grpc;
 mod message;
+mod names;
 mod pieces;
 mod readers;
 mod recent;
@@ -18,20 +19,24 @@ mod rope;
 mod service;
 mod session;
 mod sessions;
+mod tasks;
 mod tensor;
 mod trace;
 mod unproven;
 mod wire;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use meshtf_tensor::device::Task;
 
 use self::connection::Connections;
 use self::grpc::Calls;
 use self::service::MasterService;
 use self::wire::Incoming;
+use super::listener::Listener;
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
 
@@ -84,14 +89,64 @@ const SWEEPS: Duration = Duration::from_secs(10);
 /// # Cancellation
 /// Nothing stays open if the future is dropped.
 pub async fn open(node: Arc<Node>, config: DoorConfig, max_message_bytes: usize) -> Result<Door, DoorError> {
+    open_in(node, config, max_message_bytes, OfCluster::default()).await
+}
+
+/// The ClusterSpec of a node, as far as its door needs it.
+#[derive(Debug, Default)]
+pub(crate) struct OfCluster {
+    /// Its tasks.
+    pub tasks: BTreeSet<Task>,
+    /// The address that it gives to the door.
+    pub address: Option<String>,
+}
+
+/// As [`open`], for a node of a ClusterSpec.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancellation
+/// As [`open`].
+pub(crate) async fn open_in(
+    node: Arc<Node>,
+    config: DoorConfig,
+    max_message_bytes: usize,
+    cluster: OfCluster,
+) -> Result<Door, DoorError> {
     let (listener, address) = listen(FLAG, "run graphs on the mesh", &config).await?;
     let connections = Connections::new(config.token.is_none());
     node.mesh().ports().add("unauthenticated peers at TensorFlow's door", connections.unauthenticated_peers());
-    let service = Arc::new(MasterService::new(node, max_message_bytes, config.token.as_deref()));
-    Ok(Door::new(address, serve(service, listener, connections)))
+    let OfCluster { tasks, address: stated } = cluster;
+    let known = Stated::new(&node, stated.into_iter().chain(listener.addresses().iter().map(SocketAddr::to_string)));
+    let service = Arc::new(MasterService::new(node, max_message_bytes, config.token.as_deref(), tasks));
+    Ok(Door::new(address, async move {
+        let _known = known;
+        serve(service, listener, connections).await;
+    }))
 }
 
-async fn serve(service: Arc<MasterService>, listener: TcpListener, connections: Connections) {
+/// The addresses of a door, which the other nodes know while this exists.
+struct Stated {
+    node: Arc<Node>,
+    addresses: Vec<String>,
+}
+
+impl Stated {
+    fn new(node: &Arc<Node>, addresses: impl Iterator<Item = String>) -> Stated {
+        let addresses: Vec<String> = addresses.collect();
+        node.mesh().change_doors(|doors| doors.extend(addresses.iter().cloned()));
+        Stated { node: Arc::clone(node), addresses }
+    }
+}
+
+impl Drop for Stated {
+    fn drop(&mut self) {
+        self.node.mesh().change_doors(|doors| doors.retain(|door| !self.addresses.contains(door)));
+    }
+}
+
+async fn serve(service: Arc<MasterService>, listener: Listener, connections: Connections) {
     let server = tonic::transport::Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

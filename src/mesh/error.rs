@@ -39,7 +39,9 @@ impl fmt::Display for Holder {
 #[allow(missing_docs)]
 pub enum MeshError {
     /// Another live node holds the task.
-    #[error("{task} is held by {holder}; stop it or choose another name")]
+    #[error(
+        "{task} is held by {holder}; stop it, choose another name, or give this cluster a mesh of its own with --mesh NAME"
+    )]
     TaskTaken { task: Task, holder: Holder },
     /// The peer is not connected, or not any more.
     #[error("{peer} is not connected")]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Holder, MeshError};
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{
-    Constants, Envelope, MAX_MESSAGE_BYTES, MAX_STEP_FEEDS, Message, Reply, Request, ToClient, ToHost, ToMaster,
+    Constants, Envelope, Hello, MAX_MESSAGE_BYTES, MAX_STEP_FEEDS, Message, Reply, Request, ToClient, ToHost, ToMaster,
     ToWorker,
 };
 
@@ -222,14 +222,8 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
         HeaderRef { message: &envelope.message, tensors: envelope.tensors.iter().map(tensor_header).collect() };
     let mut head = postcard::to_extend(&header, vec![0; PREFIX_BYTES])
         .map_err(|error| MeshError::Encode { why: error.to_string() })?;
-    if let Message::Hello(hello) = &envelope.message
-        && let Some(capacities) = hello.capacities()
-    {
-        let encoded = postcard::to_extend(&capacities, head).and_then(|head| match hello.rates() {
-            Some(rates) => postcard::to_extend(&rates, head),
-            None => Ok(head),
-        });
-        head = encoded.map_err(|error| MeshError::Encode { why: error.to_string() })?;
+    if let Message::Hello(hello) = &envelope.message {
+        head = after_hello(hello, head).map_err(|error| MeshError::Encode { why: error.to_string() })?;
     }
     let (header_bytes, payload_bytes) = (head.len() - PREFIX_BYTES, payload_bytes(envelope));
     let bytes = header_bytes.saturating_add(payload_bytes);
@@ -240,6 +234,34 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
     let prefix = Prefix::of(Kind::Message, header_bytes, payload_bytes);
     head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     Ok((prefix, head))
+}
+
+/// Adds the fields that follow a Hello, as far as they are known: an earlier one is empty if only a later one is.
+fn after_hello(hello: &Hello, mut head: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    let (capacities, rates) = (hello.capacities(), hello.rates());
+    let has_doors = !hello.doors.is_empty();
+    if capacities.is_some() || has_doors {
+        head = postcard::to_extend(&capacities.unwrap_or_default(), head)?;
+    }
+    if rates.is_some() || has_doors {
+        head = postcard::to_extend(&rates.unwrap_or_default(), head)?;
+    }
+    if has_doors {
+        head = postcard::to_extend(&hello.doors, head)?;
+    }
+    Ok(head)
+}
+
+/// Reads the fields that follow a Hello, as far as they decode.
+fn read_after_hello(hello: &mut Hello, rest: &[u8]) {
+    let Ok((capacities, rest)) = postcard::take_from_bytes::<Vec<Capacity>>(rest) else { return };
+    let Ok((rates, rest)) = postcard::take_from_bytes::<Vec<Option<Rates>>>(rest) else {
+        return hello.set_capacities(&capacities, &[]);
+    };
+    hello.set_capacities(&capacities, &rates);
+    if let Ok(doors) = postcard::from_bytes::<Vec<String>>(rest) {
+        hello.set_doors(doors);
+    }
 }
 
 /// A frame of `kind` around a value, for the control stream.
@@ -280,11 +302,8 @@ pub fn payload_bytes(envelope: &Envelope) -> usize {
 pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failure> {
     let (mut header, rest) = postcard::take_from_bytes::<Header>(bytes)
         .map_err(|error| Failure::invalid(format!("the header of a message does not decode: {error}")))?;
-    if let Message::Hello(hello) = &mut header.message
-        && let Ok((capacities, rest)) = postcard::take_from_bytes::<Vec<Capacity>>(rest)
-    {
-        let rates = postcard::from_bytes::<Vec<Option<Rates>>>(rest).unwrap_or_default();
-        hello.set_capacities(&capacities, &rates);
+    if let Message::Hello(hello) = &mut header.message {
+        read_after_hello(hello, rest);
     }
     if header.tensors.len() > MAX_TENSORS {
         return Err(Failure::invalid(format!("a message of more than {MAX_TENSORS} tensors")));

@@ -13,14 +13,14 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 use tokio::sync::{Notify, watch};
 
-use super::address::is_reachable_from;
+use super::address::{ip, is_reachable_from};
 use super::clock;
 use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
 use super::port::Port;
 use super::{Inbox, Mesh};
-use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
+use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, TaskDoors, VERSION};
 
 /// Most peers that are up at once.
 pub const MAX_PEERS: usize = 1024;
@@ -161,6 +161,13 @@ impl Roster {
         // A peer that names as many peers as it may can know more.
         let is_named = || hello.peers.len() >= MAX_KNOWN_PEERS || hello.peers.iter().any(|known| known.task == *task);
         hello.task.as_ref() == Some(task) || is_named()
+    }
+
+    /// The addresses at which TensorFlow's clients reach the nodes of tasks, this participant's own first.
+    pub fn doors(&self) -> Vec<TaskDoors> {
+        let own = doors_of(&self.own_hello(), true);
+        let others = self.links().into_iter().filter_map(|link| doors_of(&link.hello(), link.connection().loopback));
+        own.into_iter().chain(others).collect()
     }
 
     /// This participant's complete Hello.
@@ -497,6 +504,13 @@ fn trimmed(mut hello: Hello) -> Hello {
         addresses.truncate(MAX_ADDRESSES);
     }
     hello
+}
+
+/// The doors of a node, if it holds a task and has some.
+fn doors_of(hello: &Hello, is_here: bool) -> Option<TaskDoors> {
+    let task = hello.task.clone().filter(|_| !hello.doors.is_empty())?;
+    let machine = hello.addresses.iter().filter_map(|address| ip(&address.parse().ok()?)).collect();
+    Some(TaskDoors { task, doors: hello.doors.clone(), machine, is_here })
 }
 
 fn member(peer: &Peer, hello: &Hello) -> Option<Member> {

@@ -2,6 +2,7 @@
 //! works.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceName, Rates, Task};
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,27 @@ pub struct Hello {
     pub peers: Vec<KnownPeer>,
     /// Nodes that its peers are connected with and it cannot reach.
     pub out_of_reach: Vec<Peer>,
+    /// The addresses, `host:port`, at which TensorFlow's clients reach it. They follow the rates of its devices, where a node of
+    /// an earlier release does not look for them.
+    #[serde(skip)]
+    pub doors: Vec<String>,
+}
+
+/// Most addresses of [`Hello::doors`], and bytes of one.
+pub const MAX_DOORS: usize = 8;
+const MAX_DOOR_BYTES: usize = 300;
+
+/// The addresses at which TensorFlow's clients reach the node of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskDoors {
+    /// The task.
+    pub task: Task,
+    /// `host:port`: where it listens, and its address in the ClusterSpec of its cluster.
+    pub doors: Vec<String>,
+    /// The IP addresses of its machine, as far as it names them.
+    pub machine: Vec<IpAddr>,
+    /// Whether it is on this machine.
+    pub is_here: bool,
 }
 
 impl Hello {
@@ -109,6 +131,13 @@ impl Hello {
             let rates = if rates.len() == capacities.len() { rates[index] } else { None };
             device.capacity = Capacity { rates, ..*capacity }.checked();
         }
+    }
+
+    /// Takes the addresses of doors that a peer sent after its Hello, as far as they keep the limits.
+    pub fn set_doors(&mut self, mut doors: Vec<String>) {
+        doors.retain(|door| door.len() <= MAX_DOOR_BYTES);
+        doors.truncate(MAX_DOORS);
+        self.doors = doors;
     }
 }
 

@@ -16,11 +16,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use meshtf_tensor::lock::lock;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::super::accept;
 use super::super::browser::check_origin;
+use super::super::listener::Listener;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
@@ -32,7 +33,7 @@ pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 16 << 10;
 
 /// Accepts clients until it is dropped.
-pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
+pub(super) async fn serve(door: Arc<Serving>, listener: Listener) {
     accept(listener, &door.unauthenticated_peers, "a burn program", |stream, from, unauthenticated| {
         connection(Arc::clone(&door), stream, from, unauthenticated)
     })

@@ -297,6 +297,8 @@ pub(super) struct Caller {
     pub connection: Option<Connection>,
     /// Whether it may pass: no token is required, or it has shown the token.
     pub is_known: bool,
+    /// Its time limit, as its configuration or the options of the run state it, once these are known.
+    pub limit: Mutex<Option<Duration>>,
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::ready;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::lock::lock;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
@@ -69,19 +70,17 @@ impl Begun {
     fn new(service: &Arc<MasterService>, request: Request<tonic::body::Body>) -> Result<Begun> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
-        let method = path.strip_prefix("/tensorflow.MasterService/").and_then(Method::named).ok_or_else(|| {
-            Failure::new(
-                Code::Unimplemented,
-                format!("this server is TensorFlow's MasterService, which has no method {path}"),
-            )
-        })?;
+        let method = path
+            .strip_prefix("/tensorflow.MasterService/")
+            .and_then(Method::named)
+            .ok_or_else(|| Failure::new(Code::Unimplemented, no_method(path)))?;
         let connection = parts.extensions.get::<Connection>().cloned();
         let is_known = service.knows(bearer(&parts.headers));
         if is_known && let Some(connection) = &connection {
             connection.prove();
         }
         let call = connection.as_ref().map(Connection::call).transpose()?.flatten();
-        let caller = Caller { connection, is_known };
+        let caller = Caller { connection, is_known, limit: Mutex::default() };
         Ok(Begun { service: Arc::clone(service), method, caller, call, limit: deadline(&parts.headers), body })
     }
 
@@ -105,12 +104,25 @@ impl Begun {
         };
         let Some(limit) = limit else { return work.await };
         // A little before the client (or tonic, as Cancelled) gives up, so that it learns why.
+        let given = limit;
         let limit = limit - (limit / 10).min(EARLY);
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            let why = format!("the call was cancelled at the client's limit of {} ms", limit.as_millis());
+            // A client sends the time that it has left, rounded; its configuration has the number that was given.
+            let given = lock(&caller.limit).unwrap_or(given);
+            let why = format!("the call was cancelled at the client's limit of {} ms", given.as_millis());
             Err(Failure::new(Code::DeadlineExceeded, why))
         })
     }
+}
+
+/// Why a method is not one of this server, and where its caller finds what it looks for.
+fn no_method(path: &str) -> String {
+    if path.starts_with("/tensorflow.eager.") || path.starts_with("/tensorflow.WorkerService/") {
+        return format!(
+            "this server runs sessions of TensorFlow 1 (tf.compat.v1.Session), not eager execution or functions of TensorFlow 2              on other tasks (tf.config.experimental_connect_to_cluster, tf.distribute.ParameterServerStrategy): it has no method              {path}. Build a graph with tf.compat.v1.disable_eager_execution() and run it in a session; tf.device places its nodes"
+        );
+    }
+    format!("this server is TensorFlow's MasterService, which has no method {path}")
 }
 
 /// How long the client waits: up to eight digits and a unit, in gRPC's form.
@@ -236,6 +248,14 @@ mod tests {
         check("", None);
         check("-1S", None);
         assert_eq!(deadline(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn clients_of_version_2_learn_what_runs_here() {
+        let eager = no_method("/tensorflow.eager.EagerService/CreateContext");
+        assert!(eager.contains("tf.compat.v1.Session") && eager.contains("EagerService/CreateContext"), "{eager}");
+        assert!(eager.len() < MAX_STATUS_TEXT);
+        assert!(no_method("/tensorflow.MasterService/X").contains("MasterService, which has no method"));
     }
 
     #[test]

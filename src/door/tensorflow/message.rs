@@ -1,11 +1,12 @@
 //! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only fields that meshtf reads or writes
 //! are defined; others are skipped.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshtf_graph::graphdef::GraphDef;
 use meshtf_graph::graphdef::weigh::{Field, GRAPH, Schema};
-use meshtf_tensor::failure::Failure;
+use meshtf_tensor::failure::{Code, Failure, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -45,7 +46,10 @@ pub const TOKEN_PATH: [u32; 4] = [2, 16, 11, 1];
 /// The memory that messages with graphs take when decoded.
 pub static CREATE_SESSION: Schema = Schema(&[(1, Field::One(&GRAPH)), (2, Field::One(&CONFIG))]);
 pub static EXTEND_SESSION: Schema = Schema(&[(1, Field::Text), (2, Field::One(&GRAPH))]);
-static CONFIG: Schema = Schema(&[(4, Field::Texts), (16, Field::One(&EXPERIMENTAL))]);
+static CONFIG: Schema = Schema(&[(4, Field::Texts), (14, Field::One(&CLUSTER)), (16, Field::One(&EXPERIMENTAL))]);
+static CLUSTER: Schema = Schema(&[(1, Field::Many(size_of::<JobDef>(), &JOB))]);
+static JOB: Schema = Schema(&[(1, Field::Text), (2, Field::Entries(size_of::<(i32, String)>(), &TASK))]);
+static TASK: Schema = Schema(&[(2, Field::Text)]);
 static EXPERIMENTAL: Schema = Schema(&[(11, Field::One(&METADATA))]);
 static METADATA: Schema = Schema(&[(1, Field::Text)]);
 
@@ -77,10 +81,28 @@ pub struct ConfigProto {
     /// Time limit of an operation on the session in milliseconds; 0 for no limit.
     #[prost(int64, tag = "11")]
     pub operation_timeout_in_ms: i64,
+    /// The session's own names of tasks.
+    #[prost(message, optional, tag = "14")]
+    pub cluster_def: Option<ClusterDef>,
     #[prost(bool, tag = "15")]
     pub isolate_session_state: bool,
     #[prost(message, optional, tag = "16")]
     pub experimental: Option<Experimental>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ClusterDef {
+    #[prost(message, repeated, tag = "1")]
+    pub job: Vec<JobDef>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct JobDef {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The address of each task.
+    #[prost(btree_map = "int32, string", tag = "2")]
+    pub tasks: BTreeMap<i32, String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -140,6 +162,22 @@ pub struct RunOptions {
     pub inter_op_thread_pool: i32,
     #[prost(bool, tag = "5")]
     pub output_partition_graphs: bool,
+    /// tfdbg's.
+    #[prost(message, optional, tag = "6")]
+    pub debug_options: Option<DebugOptions>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DebugOptions {
+    #[prost(message, repeated, tag = "4")]
+    pub debug_tensor_watch_opts: Vec<DebugTensorWatch>,
+}
+
+/// A tensor that tfdbg has written to a file.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DebugTensorWatch {
+    #[prost(string, tag = "1")]
+    pub node_name: String,
 }
 
 /// A run takes as many steps, one after the other, as its pool of threads is less than this. So programs under `meshtf tf`
@@ -151,6 +189,20 @@ impl RunOptions {
     pub fn steps(&self) -> u64 {
         let less = i64::from(MANY_STEPS) - i64::from(self.inter_op_thread_pool);
         u64::try_from(less).unwrap_or(0).max(1)
+    }
+
+    /// Checks that a node can do what they ask for.
+    ///
+    /// # Errors
+    /// Unimplemented for tfdbg's watches.
+    pub fn check(&self) -> Result<()> {
+        let watch = self.debug_options.iter().flat_map(|debug| &debug.debug_tensor_watch_opts).next();
+        let Some(watch) = watch else { return Ok(()) };
+        let why = format!(
+            "tfdbg watches {:?}, and a node writes no values for tfdbg: fetch the tensor with session.run, trace the step with              RunOptions(trace_level=RunOptions.FULL_TRACE), or find values that are not finite with tf.add_check_numerics_ops()",
+            watch.node_name
+        );
+        Err(Failure::new(Code::Unimplemented, why))
     }
 
     /// Whether the client requests a trace.

@@ -1,15 +1,14 @@
 //! TensorFlow's `MasterService`: maps its methods to the node's sessions.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Client;
 use bytes::Buf;
-use meshtf_graph::{Graph, graphdef};
+use meshtf_graph::{Graph, NodeDef, graphdef};
 use meshtf_tensor::Shape;
-use meshtf_tensor::device::DeviceName;
-use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
+use meshtf_tensor::device::{DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use prost::Message as _;
@@ -18,20 +17,17 @@ use super::budget::MessageBudget;
 use super::connection::Caller;
 use super::feed::Reading;
 use super::message::{self as msg, Method, described, milliseconds};
+use super::names::Names;
 use super::pieces::{find, malformed, within_names};
 use super::readers::Readers;
 use super::rope::Rope;
 use super::session::{Callable, DoorSession, Placeholders, stated};
 use super::sessions::Sessions;
+use super::tasks::{TASKS_WAIT, Tasks, passes};
 use super::tensor::Outgoing;
-use super::trace::full_name;
 use crate::node::Node;
-use crate::protocol::{Cluster, Member, SessionOptions};
+use crate::protocol::SessionOptions;
 
-/// How long a new session waits for the tasks that its graph names, if the client sets no limit.
-const TASKS_WAIT: Duration = Duration::from_secs(10);
-/// How long it waits if none of the jobs exists: then the graph was written for another cluster.
-const OTHER_CLUSTER_WAIT: Duration = Duration::from_millis(1500);
 /// How many messages of the largest size may be under way at once.
 const MESSAGES_UNDER_WAY: usize = 4;
 /// How long a client may pause in the middle of a message.
@@ -55,8 +51,7 @@ pub(super) struct MasterService {
     budget: MessageBudget,
     /// The hash of the token.
     token: Option<blake3::Hash>,
-    /// The jobs that graphs named and that existed: one that is gone may come back.
-    met: Mutex<HashSet<String>>,
+    tasks: Tasks,
     sessions: Sessions,
     /// Decode large feeds, graphs, and messages of clients that have not shown the token; independent of each other.
     feeds: Readers,
@@ -71,13 +66,21 @@ struct WhichCallable {
     handle: Option<i64>,
 }
 
+/// The graph of a new session.
+enum Named {
+    /// In the mesh's names.
+    Mesh(Graph),
+    /// Its nodes, in the session's own names.
+    Own(Vec<NodeDef>),
+}
+
 /// The session that a request names.
-struct Named {
+struct Asked {
     handle: String,
     session: Arc<DoorSession>,
 }
 
-impl Named {
+impl Asked {
     /// Checks that the request is for the session that authorized it.
     fn check(&self, handle: &str) -> Result<&DoorSession> {
         if handle == self.handle {
@@ -88,14 +91,15 @@ impl Named {
 }
 
 impl MasterService {
-    pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<&str>) -> Self {
+    /// The service of a node; `stated` are the tasks of its ClusterSpec.
+    pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<&str>, stated: BTreeSet<Task>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = Arc::clone(node.budget());
         let readers = |count: usize| Readers::new(count, Arc::clone(&memory));
         MasterService {
             budget: MessageBudget::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE, Arc::clone(&memory)),
             token: token.map(|token| blake3::hash(token.as_bytes())),
-            met: Mutex::default(),
+            tasks: Tasks::new(Arc::clone(&node), stated),
             sessions: Sessions::new(),
             feeds: readers(processors.div_ceil(2)),
             graphs: readers(processors.div_ceil(2)),
@@ -153,15 +157,16 @@ impl MasterService {
                 Ok(Outgoing::message(&msg::Empty {}))
             }
             Method::ListDevices => {
-                let filters = match message.handle(&self.unproven).await? {
-                    Some(handle) if !handle.is_empty() => {
-                        self.named(&mut message, caller).await?.session.filters().to_vec()
-                    }
-                    _ if caller.is_known => Vec::new(),
+                let named = match message.handle(&self.unproven).await? {
+                    Some(handle) if !handle.is_empty() => Some(self.named(&mut message, caller).await?),
+                    _ if caller.is_known => None,
                     _ => return Err(unauthenticated()),
                 };
                 let _request: msg::ListDevicesRequest = self.decode(message).await?;
-                Ok(Outgoing::message(&self.list_devices(&filters)))
+                let session = named.as_ref().map(|named| &named.session);
+                let filters = session.map_or(&[][..], |session| session.filters());
+                let names = session.and_then(|session| session.names());
+                Ok(Outgoing::message(&self.tasks.list(filters, names).await))
             }
             Method::Reset => {
                 if !caller.is_known {
@@ -183,12 +188,13 @@ impl MasterService {
     ///
     /// # Errors
     /// Aborted if there is no such session.
-    async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Named> {
+    async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Asked> {
         let handle = message.handle(&self.unproven).await?.unwrap_or_default();
         let handle = String::from_utf8_lossy(&handle).into_owned();
         let session = self.sessions.get(&handle, caller.connection.as_ref())?;
+        *lock(&caller.limit) = session.timeout();
         passed(message, caller)?;
-        Ok(Named { handle, session })
+        Ok(Asked { handle, session })
     }
 
     /// Decodes a request without graph or feeds.
@@ -238,28 +244,74 @@ impl MasterService {
             let (nodes, growth) = stated(&library, request.graph_def.unwrap_or_default())?;
             library.grow(growth);
             let placeholders = Placeholders::of(&nodes);
-            Ok((Graph::new(nodes)?, library, placeholders, request.config.unwrap_or_default()))
+            let config = request.config.unwrap_or_default();
+            // A session with names of its own has them translated first.
+            let graph = match config.cluster_def.is_some() {
+                true => Named::Own(nodes),
+                false => Named::Mesh(Graph::new(nodes)?),
+            };
+            Ok((graph, library, placeholders, config))
         };
         let (graph, library, placeholders, config) = self.graphs.run(read).await?;
         let timeout = milliseconds(config.operation_timeout_in_ms);
+        *lock(&caller.limit) = timeout;
         let filters = parsed(&config.device_filters)?;
-        self.await_tasks(&graph, &filters, timeout).await?;
+        let (graph, names) = match graph {
+            Named::Mesh(graph) => {
+                self.tasks.wait_for(&graph, &filters, timeout).await?;
+                (graph, None)
+            }
+            Named::Own(nodes) => {
+                let cluster = config.cluster_def.unwrap_or_default();
+                let (graph, names) = self.translated(nodes, &cluster, &filters, timeout).await?;
+                (graph, Some(names))
+            }
+        };
         let options = SessionOptions {
             soft_placement: config.allow_soft_placement,
             log_placement: config.log_device_placement,
             isolated: config.isolate_session_state,
-            device_filters: filters.clone(),
+            // A session with names of its own has no other tasks than those.
+            device_filters: if names.is_some() { Vec::new() } else { filters.clone() },
             // TensorFlow's placement of nodes without a device.
             prefers_gpu: true,
             // TensorFlow's clients restore lost state, and recognize by the session's end that they must.
             ends_with_its_tasks: true,
             ..SessionOptions::default()
         };
-        let session = self.node.session(graph, None, options).await?;
+        let session = self.node.session(graph, None, options).await;
+        let session = session.map_err(|failure| match &names {
+            Some(names) => names.failure(failure),
+            None => failure,
+        })?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
-        let session = DoorSession::new(session, library, placeholders, timeout, filters, caller.connection.clone());
+        let session =
+            DoorSession::new(session, library, placeholders, timeout, filters, names, caller.connection.clone());
         self.sessions.insert(&handle, session, connection)?;
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
+    }
+
+    /// A graph in the mesh's names, and the names of its session, which brings its own cluster.
+    async fn translated(
+        &self,
+        mut nodes: Vec<NodeDef>,
+        cluster: &msg::ClusterDef,
+        filters: &[DeviceSpec],
+        timeout: Option<Duration>,
+    ) -> Result<(Graph, Names)> {
+        let own = self.node.task().ok_or_else(|| Failure::invalid("a server without a task has no cluster_def"))?;
+        let names = Names::new(cluster, own, &self.node).await?;
+        let wanted = names.named_by(&nodes, filters)?;
+        names.find(&wanted, &self.node, timeout.unwrap_or(TASKS_WAIT)).await?;
+        let filters = filters.to_vec();
+        let translate = move || {
+            names.rename(&mut nodes, &filters)?;
+            match Graph::new(nodes) {
+                Ok(graph) => Ok((graph, names)),
+                Err(error) => Err(names.failure(error.into())),
+            }
+        };
+        self.graphs.run(translate).await
     }
 
     async fn extend_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::ExtendSessionResponse> {
@@ -273,7 +325,8 @@ impl MasterService {
         let (request, _counted) = self.graphs.run(read).await?;
         let session = named.check(&request.session_handle)?;
         let graph_def = request.graph_def.unwrap_or_default();
-        let new_graph_version = session.extend(request.current_graph_version, graph_def, &self.graphs).await?;
+        let new_graph_version =
+            session.extend(request.current_graph_version, graph_def, &self.graphs, &self.node).await?;
         Ok(msg::ExtendSessionResponse { new_graph_version })
     }
 
@@ -290,6 +343,9 @@ impl MasterService {
         drop(message);
         let session = named.check(&head.session_handle)?;
         let in_body = head.store_errors_in_response_body;
+        if let Some(limit) = head.options.as_ref().and_then(|options| milliseconds(options.timeout_in_ms)) {
+            *lock(&caller.limit) = Some(limit);
+        }
         let result = session.run(head, feeds).await;
         let mut out = Outgoing::default();
         let written = result.and_then(|ran| {
@@ -338,54 +394,6 @@ impl MasterService {
         Ok(out)
     }
 
-    /// Waits until the tasks that a graph names are up, except those that the session's filters exclude.
-    ///
-    /// # Errors
-    /// Unavailable if some are still missing, with their names; InvalidArgument if the mesh has none of the jobs.
-    async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
-        let limit = timeout.unwrap_or(TASKS_WAIT);
-        let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();
-        let has_met = |job: &String| lock(&self.met).contains(job);
-        let knows = |cluster: &Cluster| {
-            tasks.iter().any(|task| has_met(&task.job) || cluster.tasks().any(|other| other.job == task.job))
-        };
-        let first = limit.min(OTHER_CLUSTER_WAIT);
-        let are_there = tasks.is_empty()
-            || self.node.wait_for(&tasks, first).await
-            || knows(&self.node.cluster()) && self.node.wait_for(&tasks, limit.saturating_sub(first)).await;
-        if are_there {
-            lock(&self.met).extend(tasks.into_iter().map(|task| task.job));
-            return Ok(());
-        }
-        let cluster = self.node.cluster();
-        if !knows(&cluster) {
-            return Err(other_cluster(graph, &cluster));
-        }
-        let missing: Vec<String> =
-            tasks.iter().filter(|task| cluster.member(task).is_none()).map(Task::to_string).collect();
-        let there: Vec<String> = cluster.tasks().map(Task::to_string).collect();
-        let why = format!(
-            "the graph names {}, which did not come up within {} s; the tasks that are up: {}",
-            missing.join(", "),
-            limit.as_secs_f64(),
-            there.join(", ")
-        );
-        Err(Failure::new(Code::Unavailable, why))
-    }
-
-    fn list_devices(&self, filters: &[DeviceSpec]) -> msg::ListDevicesResponse {
-        let mut response = msg::ListDevicesResponse::default();
-        for member in self.node.cluster().members() {
-            let devices = member.devices.iter().map(|device| attributes(member, &device.name, &device.description));
-            if self.node.task() == Some(&member.task) {
-                response.local_device.extend(devices);
-            } else if passes(filters, &member.task) {
-                response.remote_device.extend(devices);
-            }
-        }
-        response
-    }
-
     /// Ends every session opened through this door, and clears containers on the tasks that the filters select.
     async fn reset(&self, request: &msg::ResetRequest) -> Result<()> {
         let filters = parsed(&request.device_filters)?;
@@ -425,35 +433,4 @@ fn callable(options: msg::CallableOptions) -> Callable {
 fn parsed(filters: &[String]) -> Result<Vec<DeviceSpec>> {
     let parse = |filter: &String| filter.parse().map_err(|error| Failure::invalid(format!("device filter: {error}")));
     filters.iter().map(parse).collect()
-}
-
-/// Whether a session with these filters sees a task.
-fn passes(filters: &[DeviceSpec], task: &Task) -> bool {
-    let device = task.device(DeviceKind::Cpu, 0);
-    filters.is_empty() || filters.iter().any(|filter| device.matches(&filter.task_only()))
-}
-
-/// TensorFlow's error for a graph whose jobs are not in the cluster.
-fn other_cluster(graph: &Graph, cluster: &Cluster) -> Failure {
-    let devices: Vec<String> = cluster.devices().iter().map(full_name).collect();
-    let names = |device: &str| device.parse::<DeviceSpec>().is_ok_and(|spec| spec.job.is_some());
-    let node = graph.nodes().map(|(_, node)| node).find(|node| names(&node.device));
-    let (name, device) = node.map_or(("", ""), |node| (node.name.as_str(), node.device.as_str()));
-    let why = format!(
-        "Cannot assign a device for operation {name}: {name} was explicitly assigned to {device} but available devices are [ {} ]. \
-         None of the jobs that the graph names is in this mesh",
-        devices.join(", ")
-    );
-    let failure = Failure::invalid(why);
-    if let Some(node) = node { failure.at_node(name, node.op.name) } else { failure }
-}
-
-/// A device in the form of TensorFlow's clients.
-fn attributes(member: &Member, name: &DeviceName, description: &str) -> msg::DeviceAttributes {
-    msg::DeviceAttributes {
-        name: full_name(name),
-        device_type: name.kind.name().to_owned(),
-        incarnation: member.incarnation.0,
-        physical_device_desc: description.to_owned(),
-    }
 }

@@ -15,9 +15,12 @@ use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
+use super::names::Names;
 use super::readers::Readers;
 use super::recent::{Full, RecentlyUsed};
+use super::tasks::TASKS_WAIT;
 use super::trace::metadata;
+use crate::node::Node;
 use crate::session::{PartialRun, Session};
 
 /// Maximum number of callables of one session.
@@ -36,6 +39,8 @@ pub(super) struct DoorSession {
     timeout: Option<Duration>,
     /// The devices it may use; all if empty.
     filters: Vec<DeviceSpec>,
+    /// Its names of the tasks, if they are not the mesh's.
+    names: Option<Names>,
     callables: Mutex<RecentlyUsed<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
     partial: Mutex<RecentlyUsed<String, Arc<PartialRun>>>,
@@ -136,6 +141,7 @@ impl DoorSession {
         placeholders: Placeholders,
         timeout: Option<Duration>,
         filters: Vec<DeviceSpec>,
+        names: Option<Names>,
         connection: Option<Connection>,
     ) -> Self {
         DoorSession {
@@ -144,6 +150,7 @@ impl DoorSession {
             placeholders: Mutex::new(placeholders),
             timeout,
             filters,
+            names,
             callables: Mutex::new(RecentlyUsed::new(MAX_CALLABLES)),
             next_callable: AtomicI64::new(0),
             partial: Mutex::new(RecentlyUsed::new(MAX_PARTIAL_RUNS)),
@@ -153,6 +160,24 @@ impl DoorSession {
 
     pub fn filters(&self) -> &[DeviceSpec] {
         &self.filters
+    }
+
+    /// The time limit of an operation.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Its names of the tasks, if they are not the mesh's.
+    pub fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
+    }
+
+    /// A failure in the session's names.
+    fn in_own_names(&self, failure: Failure) -> Failure {
+        match &self.names {
+            Some(names) => names.failure(failure),
+            None => failure,
+        }
     }
 
     /// Notes that the session was used.
@@ -200,16 +225,21 @@ impl DoorSession {
     ///
     /// # Errors
     /// Aborted if `version` is not the graph's: another call has extended it in between.
-    pub async fn extend(&self, version: i64, graph_def: GraphDef, readers: &Readers) -> Result<i64> {
+    pub async fn extend(&self, version: i64, graph_def: GraphDef, readers: &Readers, node: &Node) -> Result<i64> {
         let mut graph = self.graph.lock().await;
         if graph.version != version {
             let why = format!("Current version is {}, but caller expected {version}", graph.version);
             return Err(Failure::new(Code::Aborted, why));
         }
         let known = Arc::clone(&graph.library);
-        let (nodes, growth) = readers.run(move || stated(&known, graph_def)).await?;
+        let (mut nodes, growth) = readers.run(move || stated(&known, graph_def)).await?;
+        if let Some(names) = &self.names {
+            let wanted = names.named_by(&nodes, &self.filters)?;
+            names.find(&wanted, node, self.timeout.unwrap_or(TASKS_WAIT)).await?;
+            names.rename(&mut nodes, &self.filters)?;
+        }
         let placeholders = Placeholders::of(&nodes);
-        self.session.extend(nodes).await?;
+        self.session.extend(nodes).await.map_err(|failure| self.in_own_names(failure))?;
         lock(&self.placeholders).0.extend(placeholders.0);
         // It is not shared any longer, except with a call that was cancelled while it read.
         Arc::make_mut(&mut graph.library).grow(growth);
@@ -220,6 +250,7 @@ impl DoorSession {
     /// Runs a step as requested by a RunStep.
     pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<StepAnswer> {
         let options = request.options.unwrap_or_default();
+        options.check()?;
         if !request.partial_run_handle.is_empty() {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
         }
@@ -249,7 +280,8 @@ impl DoorSession {
             // One device runs them one after the other by itself. Several would run ahead of each other: when one failed,
             // elements that another had taken out of a queue for a later step would be lost.
             let targets: Vec<&str> = signature.targets.iter().map(String::as_str).collect();
-            return self.session.run().targets(&targets).steps(rest).await.map(drop);
+            let ran = self.session.run().targets(&targets).steps(rest).await;
+            return ran.map(drop).map_err(|failure| self.in_own_names(failure));
         }
         for _ in 0..rest {
             self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
@@ -268,7 +300,10 @@ impl DoorSession {
         let is_traced = options.is_traced();
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
-        let ran = self.within(options, self.session.step(signature, feeds)).await?;
+        let mut ran = self.within(options, self.session.step(signature, feeds)).await?;
+        if let Some(names) = &self.names {
+            ran.traces.iter_mut().for_each(|trace| trace.device = names.device(trace.device.clone()));
+        }
         let fetched = fetches.into_iter().zip(ran.values).collect();
         Ok(StepAnswer { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
@@ -280,11 +315,14 @@ impl DoorSession {
 
     /// `work`, cancelled when its time is over.
     async fn within<T>(&self, options: &RunOptions, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let Some(limit) = self.limit(options) else { return work.await };
-        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            let why = format!("the step was cancelled at its limit of {} ms", limit.as_millis());
-            Err(Failure::new(Code::DeadlineExceeded, why))
-        })
+        let done = match self.limit(options) {
+            None => work.await,
+            Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+                let why = format!("the step was cancelled at its limit of {} ms", limit.as_millis());
+                Err(Failure::new(Code::DeadlineExceeded, why))
+            }),
+        };
+        done.map_err(|failure| self.in_own_names(failure))
     }
 
     /// Stores a callable; if there are too many, the least recently used one is dropped.
@@ -320,6 +358,7 @@ impl DoorSession {
             return Err(Failure::invalid(why));
         }
         let Callable { feed, fetch, target, connected, options } = &*callable;
+        options.check()?;
         let (mut names, mut feeds) = (feed.clone(), feeds);
         if !connected.is_empty() {
             // A separate step computes them, and the callable's step is fed with them.

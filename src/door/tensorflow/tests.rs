@@ -56,7 +56,7 @@ impl TestDoor {
             ..NodeConfig::default()
         };
         let node = Arc::new(Node::start(config).await.unwrap());
-        let service = Arc::new(MasterService::new(node, LIMIT, token));
+        let service = Arc::new(MasterService::new(node, LIMIT, token, Default::default()));
         TestDoor { calls: Calls { service }, _home: home }
     }
 
@@ -128,6 +128,19 @@ async fn a_session_runs_and_ends() {
     let close = CloseSessionRequest { session_handle: handle }.encode_to_vec();
     door.ask::<Empty>("CloseSession", &close).await.unwrap();
     assert_eq!(door.run(&step, &feeds).await.unwrap_err().0, Code::Aborted);
+}
+
+#[tokio::test]
+async fn the_watches_of_tfdbg_are_refused() {
+    let door = TestDoor::new(None).await;
+    let watch = DebugTensorWatch { node_name: "y".into() };
+    let debug_options = Some(DebugOptions { debug_tensor_watch_opts: vec![watch] });
+    let options = Some(RunOptions { debug_options, ..RunOptions::default() });
+    let fetch = vec!["y:0".into()];
+    let step = RunStepRequest { session_handle: door.session().await, fetch, options, ..RunStepRequest::default() };
+    let refused = door.run(&step, &[("x:0", Tensor::vector(vec![1f32]))]).await.unwrap_err();
+    assert_eq!(refused.0, Code::Unimplemented);
+    assert!(refused.1.contains("tfdbg watches \"y\"") && refused.1.contains("fetch the tensor"), "{}", refused.1);
 }
 
 #[tokio::test]

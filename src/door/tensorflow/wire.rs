@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
+use super::super::listener::Listener;
 use super::connection::{Connection, ConnectionPlace, Connections};
 
 /// How long a client may take to begin HTTP/2.
@@ -24,14 +25,14 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// The incoming connections.
 pub(super) struct Incoming {
-    listener: TcpListener,
+    listener: Listener,
     connections: Connections,
     /// The end of a pause in accepting.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Incoming {
-    pub fn new(listener: TcpListener, connections: Connections) -> Incoming {
+    pub fn new(listener: Listener, connections: Connections) -> Incoming {
         Incoming { listener, connections, pause: None }
     }
 }
@@ -156,7 +157,7 @@ mod tests {
 
     /// Both ends of a connection to a door.
     async fn ends(connections: &Connections) -> (TcpStream, Wire) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut incoming = Incoming::new(listener, connections.clone());
         let far = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_next(context)).await;

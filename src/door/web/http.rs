@@ -20,10 +20,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use meshtf_tensor::failure;
 use meshtf_tensor::lock::lock;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::super::accept;
 use super::super::browser::check_origin;
+use super::super::listener::Listener;
 use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
 use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
@@ -51,7 +52,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 type Place = Arc<Mutex<Option<UnauthenticatedPeer>>>;
 
 /// Accepts clients until it is dropped.
-pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
+pub(super) async fn serve(door: Arc<Serving>, listener: Listener) {
     accept(listener, &door.unauthenticated_peers, "a client of the web page", |stream, _, unauthenticated| {
         connection(Arc::clone(&door), stream, unauthenticated)
     })

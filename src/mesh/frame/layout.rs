@@ -113,6 +113,7 @@ fn every_kind_of_frame_has_its_bytes() {
         settled: true,
         peers: vec![],
         out_of_reach: vec![],
+        doors: vec![],
     };
     let say = |devices| Message::Hello(Box::new(hello(devices))).into();
     #[rustfmt::skip]
@@ -135,6 +136,12 @@ fn every_kind_of_frame_has_its_bytes() {
     let unknown = |index| DeviceInfo { capacity: Capacity::default(), ..device(index, None) };
     let bare = &header[..header.len() - 10];
     check(tests::whole(&say(vec![unknown(0), unknown(1)])), prefix(0, bare.len() as u8, 0), bare, &[]);
+    // Doors follow the rates; no capacities and no rates are known here.
+    let open = Hello { doors: vec!["a:1".to_owned()], ..hello(vec![unknown(0), unknown(1)]) };
+    let with_doors = [bare, &[0, 0, 1, 3, b'a', b':', b'1']].concat();
+    let said = tests::whole(&Message::Hello(Box::new(open.clone())).into());
+    check(said, prefix(0, with_doors.len() as u8, 0), &with_doors, &[]);
+    assert_eq!(decode_header(&with_doors, 0).unwrap().message, Message::Hello(Box::new(open)));
 
     let refusal = |refusal| encode_value(Kind::Refused, &refusal).unwrap();
     let holder = Holder { peer: crate::protocol::Peer::new("p"), addresses: vec!["/x".to_owned()], since_unix_ms: 128 };
@@ -206,6 +213,7 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
         settled: false,
         peers: vec![],
         out_of_reach: vec![],
+        doors: vec![],
     };
     let (prefix, head) = encode_head(&Message::Hello(Box::new(hello)).into()).unwrap();
     let bare = &head[PREFIX_BYTES..][..prefix.header_bytes];

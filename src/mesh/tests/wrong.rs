@@ -68,6 +68,7 @@ impl Raw {
             settled: false,
             peers: vec![],
             out_of_reach: vec![],
+            doors: vec![],
         };
         change(&mut hello);
         let standing = Standing { fresh: 9, link: None, taken: Taken::default(), bulk_beyond: vec![] };

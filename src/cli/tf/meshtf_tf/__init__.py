@@ -3,6 +3,7 @@
 Works with TensorFlow 0.12 to 2 and Python from 3.5 on; nothing here is used before TensorFlow is imported.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -19,14 +20,28 @@ def after(tensorflow):
     """Called once TensorFlow is loaded, before the program has it."""
     from meshtf_tf import exits, names, servers, sessions
 
-    if version(tensorflow) >= (2, 0):
-        names.restore_first_api(tensorflow)
-    if version(tensorflow) >= (1, 0):
-        names.add_older_names(tensorflow)
+    with silence():
+        if version(tensorflow) >= (2, 0):
+            names.restore_first_api(tensorflow)
+        if version(tensorflow) >= (1, 0):
+            names.add_older_names(tensorflow)
     servers.install()
     sessions.install()
     if version(tensorflow) < (1, 4):
         exits.install()
+
+
+@contextlib.contextmanager
+def silence():
+    """Keeps back TensorFlow's warnings of old names, which it gives whenever one is looked up: the program has used none yet."""
+    from tensorflow.python.platform import tf_logging
+
+    before = tf_logging.get_verbosity()
+    tf_logging.set_verbosity(tf_logging.ERROR)
+    try:
+        yield
+    finally:
+        tf_logging.set_verbosity(before)
 
 
 def version(tensorflow):

@@ -14,7 +14,7 @@ use meshtf_tensor::memory::{self, Budget};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -22,6 +22,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, SessionTask};
 use super::super::{MAX_SESSIONS, Serving, http, run};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
+use crate::door::listener::Listener;
 use crate::node::{Node, NodeConfig};
 
 const TOKEN: &str = "0123456789abcdef";
@@ -59,7 +60,7 @@ impl Served {
     async fn within(token: Option<&str>, budget: Option<Arc<Budget>>) -> Served {
         let home = temp_dir::TempDir::new().unwrap();
         let node = Arc::new(node(&home, "local", Vec::new()).await);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut door = Serving::new(node.clone(), token);
         door.budget = budget.unwrap_or(door.budget);
