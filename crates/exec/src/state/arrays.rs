@@ -1,8 +1,9 @@
-//! Pack of variants: datasets, or the arrays of tensors that stand for sparse tensors, as one array.
+//! Arrays of values that are not tensors: Pack of variants (datasets, or the arrays of tensors that stand for sparse tensors),
+//! Pack and gathers of handles to resources, by which `QueueBase.from_list` selects a queue.
 
-use meshtf_kernels::KernelNode;
-use meshtf_tensor::Shape;
+use meshtf_kernels::{Gather, KernelNode};
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Shape, Tensor, memory};
 
 use super::super::dataset::Element;
 use super::super::dataset::component::stacked;
@@ -12,12 +13,51 @@ use super::optional::takes_variants;
 use super::registry::Registry;
 
 pub(super) fn register(ops: &mut Registry) {
-    ops.insert_if(takes_variants, "Pack", |node, _| pack(node));
+    ops.insert_if(takes_variants_or_handles, "Pack", |node, _| pack(node));
+    for op in ["Gather", "GatherV2"] {
+        ops.insert_if(takes_handles, op, |node, _| gather(node));
+    }
+}
+
+fn takes_handles(node: &KernelNode) -> Result<bool> {
+    Ok(node.inputs.first() == Some(&DType::Resource))
+}
+
+fn takes_variants_or_handles(node: &KernelNode) -> Result<bool> {
+    Ok(takes_variants(node)? || takes_handles(node)?)
+}
+
+/// The handles of an array that indices name, along an axis: one handle, if there is one index and nothing else.
+fn gather(node: &KernelNode) -> Result<StateOp> {
+    // The older op has no axis and no batches.
+    let batch_dims = if node.op == "GatherV2" { node.attrs.int("batch_dims")? } else { 0 };
+    simple(move |mut inputs, _| {
+        let Token::Variant(Variant::Boxed(params)) = array(inputs.token(0)?)? else {
+            return Err(Failure::invalid("params must be an array of handles"));
+        };
+        let indices = inputs.host(1)?;
+        let axis = if inputs.0.len() > 2 { inputs.host(2)? } else { Tensor::scalar(0i64) };
+        if axis.rank() != 0 {
+            return Err(Failure::invalid("axis must be scalar"));
+        }
+        let gather = Gather::new(&params.shape, &indices, axis.to_i64()?, batch_dims)?;
+        let count = gather.shape.elements().unwrap_or(usize::MAX);
+        memory::admit(count.saturating_mul(size_of::<Token>()))?;
+        let mut handles: Vec<Token> = Vec::with_capacity(count);
+        for slice in 0..gather.slices() {
+            let first = gather.offset(slice);
+            handles.extend(params.items()[first..first + gather.inner].iter().cloned());
+        }
+        match gather.shape.rank() {
+            0 => handles.pop().map(one).ok_or_else(|| Failure::invalid("there is no handle at this index")),
+            _ => Ok(one(Boxed::new(gather.shape.clone(), handles)?)),
+        }
+    })
 }
 
 fn pack(node: &KernelNode) -> Result<StateOp> {
     if node.attrs.int("axis")? != 0 {
-        return Err(Failure::new(Code::Unimplemented, "variants are packed along axis 0 only"));
+        return Err(Failure::new(Code::Unimplemented, "variants and handles are packed along axis 0 only"));
     }
     simple(|mut inputs, _| {
         let count = inputs.0.len();
