@@ -119,7 +119,9 @@ impl Begun {
 fn no_method(path: &str) -> String {
     if path.starts_with("/tensorflow.eager.") || path.starts_with("/tensorflow.WorkerService/") {
         return format!(
-            "this server runs sessions of TensorFlow 1 (tf.compat.v1.Session), not eager execution or functions of TensorFlow 2              on other tasks (tf.config.experimental_connect_to_cluster, tf.distribute.ParameterServerStrategy): it has no method              {path}. Build a graph with tf.compat.v1.disable_eager_execution() and run it in a session; tf.device places its nodes"
+            "this server runs sessions of TensorFlow 1 (tf.compat.v1.Session), not eager execution or functions of TensorFlow 2 \
+             on other tasks (tf.config.experimental_connect_to_cluster, tf.distribute.ParameterServerStrategy): it has no method \
+             {path}. Build a graph with tf.compat.v1.disable_eager_execution() and run it in a session; tf.device places its nodes"
         );
     }
     format!("this server is TensorFlow's MasterService, which has no method {path}")

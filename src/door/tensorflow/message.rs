@@ -199,7 +199,8 @@ impl RunOptions {
         let watch = self.debug_options.iter().flat_map(|debug| &debug.debug_tensor_watch_opts).next();
         let Some(watch) = watch else { return Ok(()) };
         let why = format!(
-            "tfdbg watches {:?}, and a node writes no values for tfdbg: fetch the tensor with session.run, trace the step with              RunOptions(trace_level=RunOptions.FULL_TRACE), or find values that are not finite with tf.add_check_numerics_ops()",
+            "tfdbg watches {:?}, and a node writes no values for tfdbg: fetch the tensor with session.run, trace the step with \
+             RunOptions(trace_level=RunOptions.FULL_TRACE), or find values that are not finite with tf.add_check_numerics_ops()",
             watch.node_name
         );
         Err(Failure::new(Code::Unimplemented, why))
