@@ -2,6 +2,7 @@
 //!
 //! This is the interface of programs that run on a mesh; `meshtf node` and `meshtf submit` are thin layers over it.
 
+mod program;
 mod router;
 mod spec;
 mod telling;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use self::program::PythonProgram;
 use self::router::MeshRouter;
 use self::telling::Telling;
 use meshtf_checkpoint::DataDir;
@@ -215,6 +217,11 @@ impl Node {
         }
         let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget));
         Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling })
+    }
+
+    /// Has graphs call the functions of the Python program that listens at that path.
+    pub(crate) fn serve_program(&self, path: PathBuf) {
+        self.host.set_program(Arc::new(PythonProgram::at(path)));
     }
 
     /// Its memory budget.

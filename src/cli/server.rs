@@ -80,6 +80,9 @@ pub struct Args {
     /// Exit when the process PID that started this one has exited, or has closed standard input
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
+    /// Unix socket of the Python program that started this one, whose functions graphs call (tf.py_func)
+    #[arg(long, value_name = "SOCKET", hide = true)]
+    python: Option<PathBuf>,
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
@@ -117,6 +120,9 @@ pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
         config.peers.clear();
     }
     let door = async |node: &Arc<Node>| {
+        if let Some(path) = args.python {
+            node.serve_program(path);
+        }
         let config = DoorConfig { address, token };
         let known = (address.port() != 0).then(|| stated.clone());
         let cluster = OfCluster { tasks: addresses.keys().cloned().collect(), address: known };

@@ -18,10 +18,11 @@ use super::{Outcome, Trouble};
 use crate::mesh::home;
 
 /// The files on the program's Python path.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("sitecustomize.py", include_str!("tf/sitecustomize.py")),
     ("meshtf_tf/__init__.py", include_str!("tf/meshtf_tf/__init__.py")),
     ("meshtf_tf/exits.py", include_str!("tf/meshtf_tf/exits.py")),
+    ("meshtf_tf/functions.py", include_str!("tf/meshtf_tf/functions.py")),
     ("meshtf_tf/names.py", include_str!("tf/meshtf_tf/names.py")),
     ("meshtf_tf/servers.py", include_str!("tf/meshtf_tf/servers.py")),
     ("meshtf_tf/sessions.py", include_str!("tf/meshtf_tf/sessions.py")),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[cfg(test)]
 pub(super) use self::by_hand::{Chore, ManualHost};
 use meshtf_engine::adapters::{BackendChoice, Offer, gpus};
-use meshtf_exec::{Device, Resources, delivering, without_inline};
+use meshtf_exec::{Device, Program, Resources, delivering, without_inline};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, Rates, Task};
 use meshtf_tensor::failure::{Failure, Result};
@@ -75,6 +75,11 @@ impl Host {
             events,
             resources,
         }
+    }
+
+    /// Has graphs call the functions of a Python program.
+    pub fn set_program(&self, program: Arc<dyn Program>) {
+        self.resources.set_program(program);
     }
 
     /// The memory budget of this participant.

@@ -13,6 +13,7 @@ pub(super) mod csv;
 pub(super) mod draws;
 pub(super) mod example;
 pub(super) mod files;
+pub(super) mod generator;
 pub(super) mod graph;
 pub(super) mod group;
 pub(super) mod interleave;

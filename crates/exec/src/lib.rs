@@ -18,6 +18,7 @@ mod mailbox;
 mod outbox;
 mod parked;
 mod program;
+mod python;
 mod resource;
 mod rows;
 mod sink;
@@ -38,6 +39,7 @@ mod tests;
 pub use device::Device;
 pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
+pub use python::Program;
 pub use resource::{
     DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, Saved, UNINITIALIZED, container_named,
 };

@@ -29,8 +29,8 @@ mod version;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
@@ -63,6 +63,7 @@ pub(super) use unbatch::{Index as BatchIndex, Unbatching};
 pub use variable::UNINITIALIZED;
 pub(super) use variable::{Content, Variable};
 
+use super::python::Program;
 use super::token::Tokens;
 use super::waiting::{Answer, WaitId, answered};
 use version::Version;
@@ -241,6 +242,8 @@ pub struct Resources {
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.
     data: Option<Arc<DataDir>>,
+    /// The Python program that started this node.
+    program: OnceLock<Arc<dyn Program>>,
     /// The memory budget of the task.
     budget: Arc<Budget>,
 }
@@ -274,6 +277,15 @@ impl Resources {
     /// The memory budget of the task.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Has ops call the functions of a Python program there. The first program stays.
+    pub fn set_program(&self, program: Arc<dyn Program>) {
+        let _first = self.program.set(program);
+    }
+
+    pub(super) fn program(&self) -> Option<Arc<dyn Program>> {
+        self.program.get().cloned()
     }
 
     pub(super) fn data(&self) -> Option<Arc<DataDir>> {

@@ -23,6 +23,7 @@ mod mutex;
 mod named;
 mod op;
 mod optional;
+mod python;
 mod queue;
 mod ragged;
 mod reader;
@@ -87,6 +88,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     dataset_experimental::register(&mut ops);
     statistics::register(&mut ops);
     file_dataset::register(&mut ops);
+    python::register(&mut ops);
     iterator::register(&mut ops);
     table::register(&mut ops);
     reader::register(&mut ops);

@@ -10,6 +10,7 @@ mod mutexes;
 mod ops;
 mod owners;
 mod products;
+mod python;
 mod queues;
 mod refused;
 mod saved;

@@ -23,7 +23,7 @@ pub enum GraphError {
     )]
     BadName { name: String },
     /// A node's op is not in the vocabulary.
-    #[error("node {node}: unknown op {op:?}{}", op::hint(op, nearest))]
+    #[error("node {node}: unknown op {op:?}{}", op::hint(nearest))]
     UnknownOp { node: String, op: String, nearest: Vec<String> },
     /// The reader of the node found something that meshtf cannot represent.
     #[error("node {node}: {why}")]

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 
 use meshtf_tensor::DType;
 
+pub use self::meanings::NO_PYTHON;
 use super::attr::Attr;
 use super::gradient::GradientRule;
 use super::shape::ShapeRule;
@@ -283,14 +284,11 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
     }
 }
 
-/// The hint in the error about an unknown op: why TensorFlow's op is not known here and the remedy, or the nearest names.
-pub fn hint(name: &str, nearest: &[impl AsRef<str>]) -> String {
-    match (meanings::reason(name), nearest) {
-        (Some(reason), _) => format!(": {reason}"),
-        (None, []) => String::new(),
-        (None, names) => {
-            format!("; did you mean {}?", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" or "))
-        }
+/// The hint in the error about an unknown op: the nearest names.
+pub fn hint(nearest: &[impl AsRef<str>]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!("; did you mean {}?", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" or ")),
     }
 }
 

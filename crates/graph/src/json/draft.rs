@@ -245,7 +245,7 @@ pub fn is_beside(file: &str) -> bool {
 fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
     let name = value.text(path)?;
     op::lookup(name).ok_or_else(|| {
-        let hint = op::hint(name, &op::nearest(name));
+        let hint = op::hint(&op::nearest(name));
         Fault::content(value, path, format!("unknown op {name:?}{hint}"))
     })
 }

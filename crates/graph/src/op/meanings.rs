@@ -52,13 +52,7 @@ pub(super) const MEANINGS: &[(&[&str], &[&str])] = &[
     (&["input", "parameter"], &["Placeholder"]),
 ];
 
-/// TensorFlow's ops that call functions of the Python program that built the graph.
-const OF_PYTHON: &[&str] = &["EagerPyFunc", "GeneratorDataset", "PyFunc", "PyFuncStateless"];
-
-/// The reason why an op of TensorFlow is not in the vocabulary, and the remedy, if there is one for all ops of its kind.
-pub(super) fn reason(op: &str) -> Option<&'static str> {
-    OF_PYTHON.contains(&op).then_some(
-        "it calls a function of the program (tf.py_func, Dataset.from_generator), and Python does not run in a node: feed the \
-         values to a placeholder, or write them to a TFRecord file and read that",
-    )
-}
+/// Why a function of a Python program cannot be called, and the remedy.
+pub const NO_PYTHON: &str = "it calls a function of the program (tf.py_func, Dataset.from_generator), and Python does not run in a \
+                             node, except in that which the program itself has started (tf.train.Server under `meshtf tf`): feed \
+                             the values to a placeholder, or write them to a TFRecord file and read that";

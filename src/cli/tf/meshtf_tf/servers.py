@@ -6,6 +6,8 @@ import os
 import subprocess
 import threading
 
+from meshtf_tf import functions
+
 # Every node of the program, by its server. They serve until it ends, as TensorFlow's do, whatever becomes of the object.
 NODES = []
 # The targets of sessions that the cluster has for them, and those where they are: another machine's name for this one does not lead
@@ -76,7 +78,8 @@ class Node:
         """Returns once the node serves."""
         if self.process is not None:
             return
-        command = [os.environ["MESHTF_BINARY"], "server", "--parent", str(os.getpid())] + self.flags
+        command = [os.environ["MESHTF_BINARY"], "server", "--parent", str(os.getpid()), "--python", functions.listen()]
+        command += self.flags
         # Ctrl-C is the program's: its server is there until it has ended, to save a last checkpoint, say.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
