@@ -30,7 +30,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
