@@ -16,6 +16,7 @@ mod dataset_graph;
 mod dataset_rare;
 mod file_dataset;
 mod files;
+mod generator;
 mod iterator;
 mod list;
 mod map;
@@ -97,6 +98,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     summary::register(&mut ops);
     reference::register(&mut ops);
     remap::register(&mut ops);
+    generator::register(&mut ops);
     sparse::register(&mut ops);
     ragged::register(&mut ops);
     sparse_map::register(&mut ops);

@@ -1,5 +1,6 @@
 //! Array ops: ops that describe, change or move elements and never compute with them.
 
+mod approximate;
 mod block;
 mod diag;
 mod gather;
@@ -36,6 +37,7 @@ pub(super) fn register(ops: &mut Registry) {
     partition::register(ops);
     unique::register(ops);
     search::register(ops);
+    approximate::register(ops);
     diag::register(ops);
     inplace::register(ops);
 }

@@ -3,7 +3,10 @@
 //! Textbook methods rather than a library (faer, nalgebra): each can be cancelled between rows, requests its copies from
 //! the memory budget, and reports TensorFlow's errors in TensorFlow's words.
 
+mod banded;
+mod cholesky;
 mod function;
+mod general;
 mod least;
 mod qr;
 mod spectral;
@@ -18,6 +21,7 @@ use meshtf_tensor::{Complex, DType, Float, Numeric as _, Ring, Shape, Tensor, wi
 use smallvec::smallvec;
 
 use super::call::{input_dtype, ints, kernel as call, output_dtype, product, take};
+use super::math::cast;
 use super::real::{ln, sqrt};
 use super::{HostKernel, Outputs, Registry};
 
@@ -137,6 +141,30 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("MatrixInverse", |node| {
         let adjoint = node.attrs.bool("adjoint")?;
         Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[input]| inverse::<T>(&input, adjoint))))
+    });
+    ops.insert("SelfAdjointEig", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(|[input]: [Tensor; 1]| spectral::values_above::<T>(&input))))
+    });
+    ops.insert("Eig", |node| {
+        let vectors = node.attrs.bool("compute_v")?;
+        let output = output_dtype(node, 0)?;
+        Ok(with_scalar!(input_dtype(node, 0)?, T => several(move |input| {
+            general::eigen::<T>(input, vectors)?.into_iter().map(|part| cast(part, output)).collect()
+        })))
+    });
+    ops.insert("CholeskyGrad", |node| {
+        Ok(with_type!(input_dtype(node, 0)?, T => call(|[factor, gradient]: [Tensor; 2]| {
+            cholesky::gradient::<T>(&factor, &gradient)
+        }); F32 f32, F64 f64))
+    });
+    ops.insert("BandedTriangularSolve", |node| {
+        let (lower, adjoint) = (node.attrs.bool("lower")?, node.attrs.bool("adjoint")?);
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(move |[matrix, rhs]: [Tensor; 2]| {
+            banded::solve::<T>(&matrix, &rhs, lower, adjoint)
+        })))
+    });
+    ops.insert("MatrixExponential", |node| {
+        Ok(with_scalar!(input_dtype(node, 0)?, T => call(|[input]: [Tensor; 1]| function::exp::<T>(&input))))
     });
     ops.insert("MatrixLogarithm", |node| {
         Ok(with_type!(input_dtype(node, 0)?, T => call(|[input]: [Tensor; 1]| function::log::<T>(&input));

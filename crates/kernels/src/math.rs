@@ -5,11 +5,13 @@
 
 #[macro_use]
 mod formula;
+mod bessel;
 mod binary;
 mod cast;
 mod compare;
 mod complex;
 mod gamma;
+mod integral;
 mod packed;
 mod rows;
 mod select;

@@ -7,7 +7,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Complex, DType, Ring, Shape, Tensor, with_type};
 
 use super::broadcast::Broadcast;
-use super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::math::{cast, map, wide};
 use super::{HostKernel, KernelNode, Registry};
 
@@ -19,6 +19,23 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("MatMul", |node| kernel(node, ["transpose_a", "transpose_b"], None));
     ops.insert("BatchMatMul", |node| kernel(node, ["adj_x", "adj_y"], Some(false)));
     ops.insert("BatchMatMulV2", |node| kernel(node, ["adj_x", "adj_y"], Some(true)));
+    ops.insert("BatchMatMulV3", |node| {
+        let (x, y, product) = (input_dtype(node, 0)?, input_dtype(node, 1)?, output_dtype(node, 0)?);
+        if x == y && x == product {
+            return kernel(node, ["adj_x", "adj_y"], Some(true));
+        }
+        // TensorFlow's CPU kernels multiply 8-bit integers with each other, to int32, and with bfloat16.
+        let is_byte = |dtype: DType| matches!(dtype, DType::I8 | DType::U8);
+        let is_held = match product {
+            DType::I32 => is_byte(x) && is_byte(y),
+            DType::BF16 => (is_byte(x) && y == DType::BF16) || (x == DType::BF16 && is_byte(y)),
+            _ => false,
+        };
+        let (adjoint_x, adjoint_y) = (node.attrs.bool("adj_x")?, node.attrs.bool("adj_y")?);
+        Ok(is_held.then(|| {
+            call(move |[x, y]: [Tensor; 2]| matmul(&cast(x, product)?, &cast(y, product)?, adjoint_x, adjoint_y))
+        }))
+    });
     ops.insert("Einsum", einsum::kernel);
 }
 

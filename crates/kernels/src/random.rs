@@ -3,13 +3,17 @@
 //! A stateless op's numbers follow from its inputs. A stateful node continues where it stopped in the last step of its
 //! session that ran it. With both seeds 0 its first position is random, otherwise it follows from the seeds.
 
+mod binomial;
 mod candidates;
+mod indices;
 mod rejection;
 mod simple;
+mod sobol;
 mod stateful;
 mod stateless;
 mod unigrams;
 
+pub use self::binomial::binomial;
 pub use self::candidates::fixed;
 pub use self::simple::Simple;
 pub use self::stateful::{Dice, DicePosition, Generators};
@@ -24,4 +28,7 @@ pub(super) fn register(ops: &mut Registry) {
     candidates::register(ops);
     rejection::register(ops);
     stateless::register(ops);
+    binomial::register(ops);
+    indices::register(ops);
+    sobol::register(ops);
 }

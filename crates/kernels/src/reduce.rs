@@ -4,6 +4,7 @@ mod arg;
 mod bins;
 mod distance;
 mod fold;
+mod isotonic;
 mod nth;
 mod scan;
 mod segment;
@@ -19,4 +20,5 @@ pub(super) fn register(ops: &mut Registry) {
     bins::register(ops);
     nth::register(ops);
     distance::register(ops);
+    isotonic::register(ops);
 }

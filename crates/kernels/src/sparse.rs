@@ -1,8 +1,10 @@
 //! Sparse tensors, each of three tensors: the indices of its elements (a row each), the elements, and the shape.
 
 mod arrange;
+mod counts;
 mod cross;
 mod math;
+mod pairs;
 mod rows;
 mod segment;
 
@@ -19,6 +21,8 @@ pub(super) fn register(ops: &mut Registry) {
     math::register(ops);
     segment::register(ops);
     cross::register(ops);
+    counts::register(ops);
+    pairs::register(ops);
 }
 
 /// A sparse tensor among the inputs of a kernel.

@@ -8,6 +8,7 @@ mod deep;
 mod denormals;
 mod fair;
 mod flow;
+mod generators;
 mod given_up;
 mod gpu;
 mod gradients;

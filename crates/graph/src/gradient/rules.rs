@@ -20,6 +20,7 @@ mod linalg;
 mod list;
 mod loss;
 mod matmul;
+mod matrix;
 mod normalize;
 mod pool;
 mod quantize;
@@ -29,6 +30,7 @@ mod reduce;
 mod scan;
 mod segment;
 mod sparse;
+mod special;
 mod tensor_array;
 mod tridiagonal;
 mod unary;
@@ -74,7 +76,7 @@ pub(super) enum Stop {
 }
 
 /// The tables of the families.
-const FAMILIES: [&[(&str, Rule)]; 29] = [
+const FAMILIES: [&[(&str, Rule)]; 31] = [
     unary::RULES,
     binary::RULES,
     matmul::RULES,
@@ -104,6 +106,8 @@ const FAMILIES: [&[(&str, Rule)]; 29] = [
     ragged::RULES,
     tridiagonal::RULES,
     complex::RULES,
+    special::RULES,
+    matrix::RULES,
 ];
 
 static BY_NAME: LazyLock<HashMap<&str, NamedRule>> = LazyLock::new(|| all().map(|rule| (rule.name, rule)).collect());

@@ -1,5 +1,5 @@
 //! Square roots and logarithms of matrices, by the Schur form: a unitary matrix and an upper triangular one, to which the
-//! function is applied. Everything is computed in complex128 for every dtype.
+//! function is applied; exponentials by a Padé approximant. Everything is computed in complex128 for every dtype.
 
 use std::iter::successors;
 
@@ -8,7 +8,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{Complex, DType, Tensor};
 
-use super::{Scalar, product, square};
+use super::{Lu, Scalar, product, square};
 
 type C = Complex<f64>;
 
@@ -82,6 +82,63 @@ pub(super) fn log<T: Wide>(input: &Tensor) -> Result<Tensor> {
     each::<T>(input, |form| log_of(&form.t, form.n))
 }
 
+/// The exponential of each matrix, by scaling and squaring (Higham, The scaling and squaring method for the matrix exponential
+/// revisited, 2005): halved until the approximant of degree 13 is as exact as the numbers, then squared as many times.
+pub(super) fn exp<T: Wide>(input: &Tensor) -> Result<Tensor> {
+    let (batch, n) = square(input)?;
+    let elements = input.shape().checked_elements(T::DTYPE)?;
+    memory::admit(elements.saturating_mul(size_of::<T>()).saturating_add(n.saturating_mul(n).saturating_mul(10 * 16)))?;
+    let mut out = Vec::with_capacity(elements);
+    let count = if elements == 0 { 0 } else { product(batch) };
+    for matrix in paced(input.slice::<T>()?.chunks_exact((n * n).max(1)).take(count), n * n) {
+        let matrix: Vec<C> = matrix.iter().map(|x| x.widened()).collect();
+        if matrix.iter().all(|x| x.re.is_finite() && x.im.is_finite()) {
+            out.extend(exponential(matrix, n).into_iter().map(T::narrowed));
+        } else {
+            out.extend(std::iter::repeat_n(T::narrowed(C::new(f64::NAN, f64::NAN)), n * n));
+        }
+    }
+    Ok(Tensor::from_vec(input.shape().clone(), out))
+}
+
+fn exponential(mut a: Vec<C>, n: usize) -> Vec<C> {
+    /// The coefficients of the approximant, which are those of its numerator and, with signs, of its denominator.
+    const TERMS: [f64; 14] = [
+        64_764_752_532_480_000.0,
+        32_382_376_266_240_000.0,
+        7_771_770_303_897_600.0,
+        1_187_353_796_428_800.0,
+        129_060_195_264_000.0,
+        10_559_470_521_600.0,
+        670_442_572_800.0,
+        33_522_128_640.0,
+        1_323_241_920.0,
+        40_840_800.0,
+        960_960.0,
+        16_380.0,
+        182.0,
+        1.0,
+    ];
+    /// The largest sum of a column for which the approximant has no error.
+    const LARGEST: f64 = 5.371_920_351_148_152;
+    let sums = (0..n).map(|j| (0..n).map(|i| length(a[i * n + j])).sum::<f64>());
+    let halvings = (sums.fold(0.0, f64::max) / LARGEST).log2().ceil().clamp(0.0, 2000.0) as i32;
+    a.iter_mut().for_each(|x| *x *= 2f64.powi(-halvings));
+    let square = multiplied(&a, &a, n);
+    let mut power = vec![ZERO; n * n];
+    (0..n).for_each(|i| power[i * n + i] = ONE);
+    let (mut even, mut odd) = (vec![ZERO; n * n], vec![ZERO; n * n]);
+    for pair in TERMS.chunks_exact(2) {
+        even.iter_mut().zip(&power).for_each(|(sum, x)| *sum += x * pair[0]);
+        odd.iter_mut().zip(&power).for_each(|(sum, x)| *sum += x * pair[1]);
+        power = multiplied(&power, &square, n);
+    }
+    let odd = multiplied(&a, &odd, n);
+    let above: Vec<C> = even.iter().zip(&odd).map(|(x, y)| x + y).collect();
+    let below: Vec<C> = even.iter().zip(&odd).map(|(x, y)| x - y).collect();
+    (0..halvings).fold(Lu::of(&below, n).solve(&above, n), |x, _| multiplied(&x, &x, n))
+}
+
 /// Applies a function of the triangular factor to each matrix; a result of `None` becomes NaN.
 fn each<T: Wide>(input: &Tensor, f: impl Fn(&Schur) -> Option<Vec<C>>) -> Result<Tensor> {
     let (batch, n) = square(input)?;
@@ -107,10 +164,10 @@ fn each<T: Wide>(input: &Tensor, f: impl Fn(&Schur) -> Option<Vec<C>>) -> Result
 }
 
 /// The Schur form of a matrix: q t qᴴ.
-struct Schur {
-    n: usize,
-    t: Vec<C>,
-    q: Vec<C>,
+pub(super) struct Schur {
+    pub(super) n: usize,
+    pub(super) t: Vec<C>,
+    pub(super) q: Vec<C>,
 }
 
 /// A rotation of two neighbouring rows that maps a pair of numbers to `[r, 0]`.
@@ -149,7 +206,7 @@ impl Rotation {
 
 impl Schur {
     /// The Schur form of a matrix: reduction to Hessenberg form by Householder reflections, then shifted QR steps.
-    fn of(matrix: Vec<C>, n: usize) -> Result<Schur> {
+    pub(super) fn of(matrix: Vec<C>, n: usize) -> Result<Schur> {
         let mut q = vec![ZERO; n * n];
         (0..n).for_each(|i| q[i * n + i] = ONE);
         let mut form = Schur { n, t: matrix, q };
@@ -252,7 +309,7 @@ impl Schur {
     }
 }
 
-fn multiplied(a: &[C], b: &[C], n: usize) -> Vec<C> {
+pub(super) fn multiplied(a: &[C], b: &[C], n: usize) -> Vec<C> {
     let mut out = vec![ZERO; n * n];
     for (row, out) in a.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
         look();

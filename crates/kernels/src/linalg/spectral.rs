@@ -37,6 +37,20 @@ pub(super) fn eigen<T: Scalar>(input: &Tensor, wants_vectors: bool) -> Result<Ou
     Ok(smallvec![Tensor::from_vec(values_shape, values), Tensor::from_vec(vectors_shape, vectors)])
 }
 
+/// The eigenvalues of each matrix as a row above those of its eigenvectors: one row more than the matrix has.
+pub(super) fn values_above<T: Scalar>(input: &Tensor) -> Result<Tensor> {
+    let (batch, n) = square(input)?;
+    let outputs = eigen::<T>(input, true)?;
+    let shape: Shape = batch.iter().copied().chain([n + 1, n]).collect();
+    let mut all = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+    let (values, vectors) = (outputs[0].slice::<T>()?, outputs[1].slice::<T>()?);
+    for (values, vectors) in values.chunks_exact(n.max(1)).zip(vectors.chunks_exact((n * n).max(1))) {
+        all.extend_from_slice(values);
+        all.extend_from_slice(vectors);
+    }
+    Ok(Tensor::from_vec(shape, all))
+}
+
 /// The eigenvalues of a symmetric or Hermitian matrix, and its eigenvectors as rows: reflections make the matrix real and
 /// tridiagonal, and the implicit QR algorithm with Wilkinson's shifts makes it diagonal (Golub and Van Loan, Matrix
 /// Computations, 8.3).

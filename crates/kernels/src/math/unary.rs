@@ -8,8 +8,10 @@ use meshtf_tensor::{DType, Element, Float, Integer, Numeric, Ring, Tensor, with_
 use super::super::call::{input_dtype, kernel as call, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
+use super::bessel;
 use super::complex::{self, ONE, quotient};
 use super::formula::{self, Formula};
+use super::integral::{dawson, exponential, fresnel, spence};
 use super::special::{bessel_ie, digamma, erfinv, ndtri};
 use super::{map, map_to, zip};
 
@@ -43,7 +45,7 @@ macro_rules! methods {
 /// A function of `f64`, for every float.
 macro_rules! in_f64 {
     ($f:expr) => {
-        floats!(|x| x.map(|x| $f(f64::from(x)) as f32, $f))
+        floats!(|x| x.map(|x| ($f)(f64::from(x)) as f32, $f))
     };
 }
 
@@ -81,18 +83,32 @@ pub(super) fn register(ops: &mut Registry) {
         "Asinh": in_f64(asinh), complex(complex::asinh);
         "Atan": methods(atan), complex(complex::atan);
         "Atanh": methods(atanh), complex(complex::atanh);
+        "BesselI0": in_f64(|x| bessel::modified_first(0, x));
         "BesselI0e": in_f64(bessel_i0e);
+        "BesselI1": in_f64(|x| bessel::modified_first(1, x));
         "BesselI1e": in_f64(bessel_i1e);
+        "BesselJ0": in_f64(|x| bessel::first(0, x));
+        "BesselJ1": in_f64(|x| bessel::first(1, x));
+        "BesselK0": in_f64(|x| bessel::modified_second(0, x, false));
+        "BesselK0e": in_f64(|x| bessel::modified_second(0, x, true));
+        "BesselK1": in_f64(|x| bessel::modified_second(1, x, false));
+        "BesselK1e": in_f64(|x| bessel::modified_second(1, x, true));
+        "BesselY0": in_f64(|x| bessel::second(0, x));
+        "BesselY1": floats(|x| x.map(bessel::second_of_order_1_narrow, |x| bessel::second(1, x)));
         "Ceil": floats(|x| flushed(x).map(f32::ceil, f64::ceil));
         "Cos": methods(cos), complex(complex::cos);
         "Cosh": methods(cosh), complex(complex::cosh);
+        "Dawsn": in_f64(dawson);
         "Digamma": in_f64(digamma);
         "Erf": in_f64(erf);
         "Erfc": in_f64(erfc);
         "Erfinv": in_f64(erfinv);
         "Exp": methods(exp), complex(complex::exp);
+        "Expint": in_f64(exponential);
         "Expm1": methods(exp_m1), complex(complex::exp_m1);
         "Floor": floats(|x| flushed(x).map(f32::floor, f64::floor));
+        "FresnelCos": in_f64(|x| fresnel(x).0);
+        "FresnelSin": in_f64(|x| fresnel(x).1);
         "Invert": integers(T::not);
         "IsFinite": tests(|x| *x > T::LOWEST && *x < T::HIGHEST);
         "IsInf": tests(|x| *x == T::LOWEST || *x == T::HIGHEST);
@@ -112,6 +128,7 @@ pub(super) fn register(ops: &mut Registry) {
         "Sign": integers(sign_of_integer), floats(sign), complex(complex::sign);
         "Sin": methods(sin), complex(complex::sin);
         "Sinh": methods(sinh), complex(complex::sinh);
+        "Spence": in_f64(spence);
         "Sqrt": methods(sqrt), complex(complex::sqrt);
         "Square": numbers(|x| x.mul(x)), exact_complex(|x| x.mul(x));
         "Tan": methods(tan), complex(complex::tan);

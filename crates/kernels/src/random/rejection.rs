@@ -5,9 +5,11 @@ use meshtf_random::{DRAW, Distribution, Philox, normal2_f64, uniform_f64};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
 
+use super::super::broadcast::Broadcast;
 use super::super::call::{input_dtype, kernel as call, output_dtype};
 use super::super::{HostKernel, Registry};
 use super::stateful::{COUNTS_PER_NUMBER, Generator, shape_of};
+use super::stateless;
 
 /// The maximum number of consecutive rejections of a truncated normal number.
 const MAX_TRIES: usize = 1000;
@@ -25,6 +27,27 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert_drawing("RandomGamma", |node, generators| {
         let (generator, dtype) = (generators.of(node)?, output_dtype(node, 0)?);
         Ok(with_float!(input_dtype(node, 1)?, T => of_parameters(generator, dtype, gamma, <T as Numeric>::from_f64)))
+    });
+    ops.insert("StatelessRandomPoisson", |node| {
+        let dtype = output_dtype(node, 0)?;
+        Ok(with_type!(dtype, T => call(|[shape, seed, rates]: [Tensor; 3]| {
+            of_shape::<T>(&shape, &[seed], &rates, poisson)
+        }); F16 half::f16, F32 f32, F64 f64, I32 i32, I64 i64))
+    });
+    ops.insert("StatelessRandomGammaV2", |node| {
+        Ok(with_type!(output_dtype(node, 0)?, T => call(|[shape, seed, alphas]: [Tensor; 3]| {
+            of_shape::<T>(&shape, &[seed], &alphas, gamma)
+        }); F16 half::f16, F32 f32, F64 f64))
+    });
+    ops.insert("StatelessRandomGammaV3", |node| {
+        Ok(with_type!(output_dtype(node, 0)?, T => call(|[shape, key, counter, algorithm, alphas]: [Tensor; 5]| {
+            of_shape::<T>(&shape, &[key, counter, algorithm], &alphas, gamma)
+        }); F16 half::f16, F32 f32, F64 f64))
+    });
+    ops.insert("StatelessParameterizedTruncatedNormal", |node| {
+        Ok(with_type!(output_dtype(node, 0)?, T => call(|[shape, seed, means, deviations, lows, highs]: [Tensor; 6]| {
+            bounded_of_shape::<T>(&shape, seed, [means, deviations, lows, highs])
+        }); F16 half::f16, F32 f32, F64 f64))
     });
     ops.insert_drawing("ParameterizedTruncatedNormal", |node, generators| {
         let generator = generators.of(node)?;
@@ -59,6 +82,84 @@ fn of_parameters<T: Numeric>(
         }
         Ok(Tensor::from_vec(whole, numbers))
     })
+}
+
+/// Numbers of a shape that ends with that of the parameters, each of which `draw` draws from a separate position.
+fn of_shape<T: Numeric>(
+    shape: &Tensor,
+    source: &[Tensor],
+    parameters: &Tensor,
+    draw: fn(f64, &mut Draws, &mut Pace) -> f64,
+) -> Result<Tensor> {
+    let whole = shape_of(shape)?;
+    let all = whole.checked_elements(T::DTYPE)?;
+    let philox = stateless::source(source)?;
+    if all == 0 {
+        return Ok(Tensor::from_vec(whole, Vec::<T>::new()));
+    }
+    if !whole.dims().ends_with(parameters.dims()) {
+        return Err(Failure::invalid(format!(
+            "Shape passed in must end with broadcasted shape. It is {whole}, and the parameters have shape {}",
+            parameters.shape()
+        )));
+    }
+    let parameters = numbers_of(parameters)?;
+    let of_each = all / parameters.len();
+    let mut numbers = vec![T::ZERO; all];
+    let mut pace = Pace::new();
+    for (i, &parameter) in parameters.iter().enumerate() {
+        for sample in 0..of_each {
+            pace.go(4 * DRAW);
+            let mut draws = Draws::new(philox, ((i * of_each + sample) as u64).wrapping_mul(COUNTS_PER_NUMBER));
+            numbers[sample * parameters.len() + i] = T::from_f64(draw(parameter, &mut draws, &mut pace));
+        }
+    }
+    Ok(Tensor::from_vec(whole, numbers))
+}
+
+/// Truncated normal numbers of a shape that ends with that of the parameters, which are broadcast.
+fn bounded_of_shape<T: Float>(shape: &Tensor, seed: Tensor, parameters: [Tensor; 4]) -> Result<Tensor> {
+    let mut own = Shape::from([]);
+    for parameter in &parameters {
+        own = own.broadcast(parameter.shape()).map_err(|_| {
+            let shapes = parameters.iter().map(|parameter| parameter.shape().to_string()).collect::<Vec<_>>();
+            Failure::invalid(format!(
+                "means, stddevs, minvals, maxvals must have compatible shapes: {}",
+                shapes.join(", ")
+            ))
+        })?;
+    }
+    if shape.rank() != 1 {
+        return Err(Failure::invalid(format!("Input shape should be a vector, got shape: {}", shape.shape())));
+    }
+    let whole = shape_of(shape)?;
+    let all = whole.checked_elements(T::DTYPE)?;
+    if !whole.dims().ends_with(own.dims()) {
+        return Err(Failure::invalid(format!(
+            "Shape passed in must end with broadcasted shape. It is {whole}, and the parameters have shape {own}"
+        )));
+    }
+    let mut bits = stateless::source(&[seed])?;
+    if all == 0 {
+        return Ok(Tensor::from_vec(whole, Vec::<T>::new()));
+    }
+    let of_each: usize = whole.dims()[..whole.rank() - own.rank()].iter().product();
+    let values = parameters.each_ref().map(numbers_of);
+    let [means, deviations, lows, highs] = values;
+    let values = [means?, deviations?, lows?, highs?];
+    let walk = Broadcast::new(&own, parameters.each_ref().map(Tensor::shape));
+    let (row, steps, pairs) = (walk.row(), walk.steps(), all / of_each);
+    let (mut numbers, mut pace, mut at) = (vec![T::ZERO; all], Pace::new(), 0);
+    for starts in walk.rows() {
+        for i in 0..row {
+            let [mean, deviation, low, high] = std::array::from_fn(|k| values[k][starts[k] + i * steps[k]]);
+            let mut drawn = Vec::with_capacity(of_each);
+            Bounded::<T>::new(mean, deviation, low, high)?.draw(&mut drawn, of_each, &mut bits, &mut pace)?;
+            drawn.into_iter().enumerate().for_each(|(sample, x)| numbers[sample * pairs + at] = x);
+            at += 1;
+        }
+    }
+    Ok(Tensor::from_vec(whole, numbers))
 }
 
 /// Uniform and normal numbers of 64 bits, each kind in pairs whose second number is used first.

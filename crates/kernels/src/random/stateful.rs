@@ -296,21 +296,24 @@ pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usiz
 }
 
 fn shuffle<T: Element>(generator: Generator) -> HostKernel {
-    call(move |[mut value]| {
-        let rows = value.dims().first().copied().unwrap_or(1);
-        if rows <= 1 || value.len() <= 1 {
-            return Ok(value);
+    call(move |[value]| shuffled::<T>(value, |counts| generator.reserve(counts)))
+}
+
+/// The rows in another order, which is that of the generator that `philox` makes, given the counts that are needed.
+pub(super) fn shuffled<T: Element>(mut value: Tensor, philox: impl FnOnce(u64) -> Philox) -> Result<Tensor> {
+    let rows = value.dims().first().copied().unwrap_or(1);
+    if rows <= 1 || value.len() <= 1 {
+        return Ok(value);
+    }
+    let mut words = philox((rows as u64 - 1).div_ceil(4)).words();
+    let width = value.len() / rows;
+    let elements = value.slice_mut::<T>()?;
+    for row in paced(0..rows - 1, width + DRAW) {
+        let other = row + words.draw() as usize % (rows - row);
+        if other != row {
+            let (before, from) = elements.split_at_mut(other * width);
+            before[row * width..][..width].swap_with_slice(&mut from[..width]);
         }
-        let mut words = generator.reserve((rows as u64 - 1).div_ceil(4)).words();
-        let width = value.len() / rows;
-        let elements = value.slice_mut::<T>()?;
-        for row in paced(0..rows - 1, width + DRAW) {
-            let other = row + words.draw() as usize % (rows - row);
-            if other != row {
-                let (before, from) = elements.split_at_mut(other * width);
-                before[row * width..][..width].swap_with_slice(&mut from[..width]);
-            }
-        }
-        Ok(value)
-    })
+    }
+    Ok(value)
 }

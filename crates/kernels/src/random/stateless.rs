@@ -2,12 +2,12 @@
 
 use meshtf_random::{Distribution, Philox, between, of_all};
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, Shape, Tensor, with_float};
+use meshtf_tensor::{DType, Shape, Tensor, with_float, with_type};
 use smallvec::smallvec;
 
 use super::super::call::{input_dtype, kernel as call, output_dtype, take};
 use super::super::{HostKernel, KernelNode, Registry};
-use super::stateful::{draw_classes, shape_of};
+use super::stateful::{Dice, draw_classes, shape_of, shuffled};
 
 /// The algorithm ids in graphs.
 const PHILOX: i64 = 1;
@@ -23,6 +23,32 @@ pub(super) fn register(ops: &mut Registry) {
         }) as HostKernel))
     });
     ops.insert("StatelessRandomGetAlg", |_| Ok(Some(call(|[]| Ok(Tensor::scalar(PHILOX as i32))))));
+    ops.insert("StatelessRandomGetKeyCounterAlg", |_| {
+        Ok(Some(Box::new(|inputs| {
+            let [seed] = take(inputs)?;
+            let (key, counter) = key_and_counter(&seed)?;
+            let words = vec![counter as u64, (counter >> 64) as u64];
+            Ok(smallvec![Tensor::vector(vec![key]), Tensor::vector(words), Tensor::scalar(PHILOX as i32)])
+        }) as HostKernel))
+    });
+    ops.insert("StatelessShuffle", |node| {
+        Ok(with_type!(input_dtype(node, 0)?, T => call(|[value, key, counter, algorithm]: [Tensor; 4]| {
+            let philox = source(&[key, counter, algorithm])?;
+            shuffled::<T>(value, |_| philox)
+        })))
+    });
+    ops.insert("NonDeterministicInts", |node| {
+        let dtype = output_dtype(node, 0)?;
+        let is_held = matches!(dtype, DType::I32 | DType::I64 | DType::U32 | DType::U64);
+        Ok(is_held.then(|| {
+            call(move |[shape]: [Tensor; 1]| {
+                let shape = shape_of(&shape)?;
+                let n = shape.checked_elements(dtype)?;
+                let (seed, seed2) = Dice::unpredictable_seeds();
+                of_all(dtype, shape, n, Philox::from_seeds(seed, seed2))
+            })
+        }))
+    });
     ops.insert("StatelessMultinomial", multinomial);
     ops.insert_all(["StatelessRandomUniform", "StatelessRandomUniformV2"], |node| floats(node, Distribution::Uniform));
     ops.insert_all(["StatelessRandomNormal", "StatelessRandomNormalV2"], |node| floats(node, Distribution::Normal));
@@ -39,7 +65,7 @@ fn source_inputs(node: &KernelNode) -> usize {
 }
 
 /// The generator specified by a seed, or by a key, a counter and an algorithm.
-fn source(inputs: &[Tensor]) -> Result<Philox> {
+pub(super) fn source(inputs: &[Tensor]) -> Result<Philox> {
     match inputs {
         [seed] => key_and_counter(seed).map(|(key, counter)| Philox::new(key, counter)),
         [key, counter, algorithm] => {
@@ -52,7 +78,7 @@ fn source(inputs: &[Tensor]) -> Result<Philox> {
                     "Unsupported algorithm id: {algorithm} (1 is Philox, 3 the device's own choice)"
                 )));
             }
-            let &[key] = key.slice::<u64>()? else {
+            let (&[key], 1) = (key.slice::<u64>()?, key.rank()) else {
                 return Err(Failure::invalid(format!("key must have shape [1], not {}", key.shape())));
             };
             if counter.rank() != 1 || counter.len() < 2 {

@@ -1,12 +1,13 @@
-//! SparseCross: the products of the features of each row of several columns, as strings or as numbers.
+//! SparseCross and SparseCrossV2: the products of the features of each row of several columns, as strings
+//! or as numbers.
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, Shape, Tensor};
+use meshtf_tensor::{DType, Data, Element, Shape, Tensor};
 use smallvec::smallvec;
 
-use super::super::{HostKernel, Inputs, KernelNode, Registry};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 use super::{Sparse, matrix};
 use crate::call::check_text_bytes;
 use crate::text::fingerprint64;
@@ -16,6 +17,26 @@ const BETWEEN: &[u8] = b"_X_";
 
 pub(super) fn register(ops: &mut Registry) {
     ops.insert("SparseCross", kernel);
+    ops.insert("SparseCrossV2", |node| {
+        let sparse = usize::try_from(node.attrs.int("N")?).unwrap_or(0);
+        Ok(Some(Box::new(move |mut inputs| {
+            let separator = last(&mut inputs)?;
+            let between = scalar::<Vec<u8>>(&separator, "sep")?;
+            crossed(&columns(inputs, sparse, None)?, |columns, counts| texts(columns, counts, &between))
+        })))
+    });
+}
+
+/// Takes the last input.
+fn last(inputs: &mut Inputs) -> Result<Tensor> {
+    inputs.pop().ok_or_else(|| Failure::invalid("the inputs after the columns are missing"))
+}
+
+fn scalar<T: Element>(tensor: &Tensor, what: &str) -> Result<T> {
+    match (tensor.rank(), tensor.slice::<T>()?) {
+        (0, [value]) => Ok(value.clone()),
+        _ => Err(Failure::invalid(format!("{what} must be a scalar, got shape {}", tensor.shape()))),
+    }
 }
 
 fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -24,22 +45,28 @@ fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let is_number = node.attrs.dtype("out_type")? == DType::I64;
     let internal = node.attrs.dtype("internal_type")?;
     Ok(Some(Box::new(move |inputs| {
-        let columns = columns(inputs, sparse, internal)?;
-        let rows = columns.first().map_or(0, |column| column.ends.len());
-        let counts: Vec<usize> = (0..rows)
-            .map(|row| columns.iter().fold(1usize, |count, column| count.saturating_mul(column.features(row).len())))
-            .collect();
-        let total = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
-        let elements = Shape::from([total, 2]).checked_elements(DType::I64)?;
-        memory::admit(elements * size_of::<i64>() + total.saturating_mul(size_of::<Vec<u8>>()))?;
-        let mut indices = Vec::with_capacity(elements);
-        for (row, &count) in counts.iter().enumerate() {
-            (0..count).for_each(|place| indices.extend([row as i64, place as i64]));
-        }
-        let values = if is_number { numbers(&columns, &counts, &hashing) } else { texts(&columns, &counts)? };
-        let shape = vec![rows as i64, counts.iter().copied().max().unwrap_or(0) as i64];
-        Ok(smallvec![matrix(indices, total, 2), values, Tensor::vector(shape)])
+        crossed(&columns(inputs, sparse, Some(internal))?, |columns, counts| {
+            if is_number { Ok(numbers(columns, counts, &hashing)) } else { texts(columns, counts, BETWEEN) }
+        })
     })))
+}
+
+/// The products of each row, whose values `values` makes, given the number of products of each row.
+fn crossed(columns: &[Column], values: impl FnOnce(&[Column], &[usize]) -> Result<Tensor>) -> Result<Outputs> {
+    let rows = columns.first().map_or(0, |column| column.ends.len());
+    let counts: Vec<usize> = (0..rows)
+        .map(|row| columns.iter().fold(1usize, |count, column| count.saturating_mul(column.features(row).len())))
+        .collect();
+    let total = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+    let elements = Shape::from([total, 2]).checked_elements(DType::I64)?;
+    memory::admit(elements * size_of::<i64>() + total.saturating_mul(size_of::<Vec<u8>>()))?;
+    let mut indices = Vec::with_capacity(elements);
+    for (row, &count) in counts.iter().enumerate() {
+        (0..count).for_each(|place| indices.extend([row as i64, place as i64]));
+    }
+    let values = values(columns, &counts)?;
+    let shape = vec![rows as i64, counts.iter().copied().max().unwrap_or(0) as i64];
+    Ok(smallvec![matrix(indices, total, 2), values, Tensor::vector(shape)])
 }
 
 struct Hashing {
@@ -81,10 +108,11 @@ impl Column {
 }
 
 /// The columns: first the sparse ones, by their indices, their values and their shapes, then the dense ones. They contain
-/// strings, or numbers of the dtype `internal`.
-fn columns(inputs: Inputs, sparse: usize, internal: DType) -> Result<Vec<Column>> {
+/// strings, or numbers of the dtype `internal`, if that is stated.
+fn columns(inputs: Inputs, sparse: usize, internal: Option<DType>) -> Result<Vec<Column>> {
     let check = |what: &str, values: &Tensor| {
-        if values.dtype() == DType::String || values.dtype() == internal {
+        let Some(internal) = internal.filter(|&internal| internal != values.dtype()) else { return Ok(()) };
+        if values.dtype() == DType::String {
             return Ok(());
         }
         let (wanted, got) = (internal.proto_number(), values.dtype().proto_number());
@@ -167,12 +195,12 @@ fn products(columns: &[Column], counts: &[usize], mut each: impl FnMut(&[usize])
     Ok(())
 }
 
-fn texts(columns: &[Column], counts: &[usize]) -> Result<Tensor> {
+fn texts(columns: &[Column], counts: &[usize], between: &[u8]) -> Result<Tensor> {
     let (mut all, mut bytes) = (Vec::new(), 0usize);
     products(columns, counts, |places| {
         let mut text = Vec::new();
         for (i, (column, &place)) in columns.iter().zip(places).enumerate() {
-            text.extend(if i > 0 { BETWEEN } else { b"" });
+            text.extend(if i > 0 { between } else { b"" });
             column.text(place, &mut text);
         }
         bytes += text.len();

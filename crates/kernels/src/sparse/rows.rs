@@ -19,7 +19,13 @@ pub(super) fn register(ops: &mut Registry) {
             fill_empty_rows(&indices, values, &shape, &default)
         }) as HostKernel))
     });
-    ops.insert("SparseFillEmptyRowsGrad", |node| {
+    ops.insert("RaggedFillEmptyRows", |_| {
+        Ok(Some(Box::new(|inputs| {
+            let [rows, values, count, default] = take(inputs)?;
+            fill_empty_ragged_rows(&rows, values, &count, &default)
+        }) as HostKernel))
+    });
+    ops.insert_all(["SparseFillEmptyRowsGrad", "RaggedFillEmptyRowsGrad"], |node| {
         Ok(with_number!(input_dtype(node, 1)?, T => Box::new(|inputs| {
             let [places, gradients] = take(inputs)?;
             fill_empty_rows_gradient::<T>(&places, &gradients)
@@ -103,6 +109,29 @@ fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &T
         Tensor::vector(is_empty),
         Tensor::vector(places)
     ])
+}
+
+/// As [`fill_empty_rows`], of a ragged tensor, whose rows are given by a number for each value.
+fn fill_empty_ragged_rows(rows: &Tensor, values: Tensor, count: &Tensor, default: &Tensor) -> Result<Outputs> {
+    let &[elements] = rows.dims() else {
+        return Err(Failure::invalid(format!("value_rowids must be a vector, saw: {}", rows.shape())));
+    };
+    if values.rank() != 1 {
+        return Err(Failure::invalid(format!("values must be a vector, saw: {}", values.shape())));
+    }
+    if count.rank() != 0 {
+        return Err(Failure::invalid(format!("nrows must be a scalar, saw: {}", count.shape())));
+    }
+    let shape = Tensor::vector(vec![count.to_i64()?]);
+    let indices = rows.clone().reshaped(Shape::from([elements, 1]))?;
+    let mut outputs = fill_empty_rows(&indices, values, &shape, default)?;
+    let total = outputs[0].len();
+    // TensorFlow leaves the numbers of no rows a matrix.
+    if shape.slice::<i64>()? == [0] {
+        return Ok(outputs);
+    }
+    outputs[0] = outputs[0].clone().reshaped(Shape::from([total]))?;
+    Ok(outputs)
 }
 
 fn fill_empty_rows_gradient<T: Numeric>(places: &Tensor, gradients: &Tensor) -> Result<Outputs> {

@@ -2,11 +2,12 @@
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{Numeric, Shape, Tensor, with_type};
+use meshtf_tensor::{DType, Numeric, Shape, Tensor, with_type};
+use smallvec::smallvec;
 
-use super::super::call::{self, input_dtype, kernel as call, vector};
+use super::super::call::{self, input_dtype, ints, kernel as call, take, vector};
 use super::super::real::{self, with_real};
-use super::super::{HostKernel, KernelNode, Registry};
+use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use crate::math::widened;
 
 /// The divisor of a sum.
@@ -38,6 +39,9 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("SparseSegmentSumGrad", |node| back(node, Divisor::One));
     ops.insert("SparseSegmentMeanGrad", |node| back(node, Divisor::Count));
     ops.insert("SparseSegmentSqrtNGrad", |node| back(node, Divisor::RootOfCount));
+    ops.insert("SparseSegmentSumGradV2", |node| back_to_rows(node, Divisor::One));
+    ops.insert("SparseSegmentMeanGradV2", |node| back_to_rows(node, Divisor::Count));
+    ops.insert("SparseSegmentSqrtNGradV2", |node| back_to_rows(node, Divisor::RootOfCount));
 }
 
 /// As many segments as there are ids.
@@ -54,6 +58,15 @@ fn of_all(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
 fn back(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
     Ok(with_real!(input_dtype(node, 0)?, T => real::widened(node, call(move |[gradient, indices, ids, rows]| {
         spread::<T>(&gradient, &indices, &ids, &rows, divisor)
+    }))))
+}
+
+/// As [`back`], of the rows that an index names alone, with their indices.
+fn back_to_rows(node: &KernelNode, divisor: Divisor) -> Result<Option<HostKernel>> {
+    let dtype = input_dtype(node, 1)?;
+    Ok(with_real!(input_dtype(node, 0)?, T => real::widened(node, Box::new(move |inputs| {
+        let [gradient, indices, ids, rows] = take(inputs)?;
+        spread_rows::<T>(&gradient, &indices, &ids, &rows, divisor, dtype)
     }))))
 }
 
@@ -80,7 +93,7 @@ fn segments(indices: &Tensor, ids: &Tensor) -> Result<(Vec<i64>, Vec<i64>)> {
     let (indices, ids) = (vector(indices, "indices", false)?, vector(ids, "segment_ids", false)?);
     if indices.len() != ids.len() {
         return Err(Failure::invalid(format!(
-            "segment_ids and indices should have same size: {} and {}",
+            "segment_ids and indices should have same size. They have {} and {}",
             ids.len(),
             indices.len()
         )));
@@ -137,6 +150,14 @@ fn fold<T: Numeric>(
     Ok(Tensor::from_vec(shape, out))
 }
 
+/// The index, if it is within the size.
+fn inside(at: i64, size: usize, what: &str) -> Result<usize> {
+    usize::try_from(at)
+        .ok()
+        .filter(|&at| at < size)
+        .ok_or_else(|| Failure::invalid(format!("{what} {at} out of range [0, {size})")))
+}
+
 /// The gradient: each row that an index names receives the gradient of its segment.
 fn spread<T: Numeric>(
     gradient: &Tensor,
@@ -147,6 +168,54 @@ fn spread<T: Numeric>(
 ) -> Result<Tensor> {
     let (indices, ids) = segments(indices, ids)?;
     let rows = call::size(rows, "output_dim0")?;
+    let to = indices.iter().map(|&row| inside(row, rows, "Index")).collect::<Result<Vec<_>>>();
+    spread_to::<T>(gradient, to, &ids, rows, divisor)
+}
+
+/// The gradient of the rows that an index names, in the order of their indices, which are the second output.
+fn spread_rows<T: Numeric>(
+    gradient: &Tensor,
+    indices: &Tensor,
+    ids: &Tensor,
+    rows: &Tensor,
+    divisor: Divisor,
+    dtype: DType,
+) -> Result<Outputs> {
+    for (tensor, name) in [(indices, "indices"), (ids, "segment_ids")] {
+        if tensor.rank() != 1 {
+            return Err(Failure::invalid(format!("{name} should be a vector. Its shape is {}", tensor.shape())));
+        }
+    }
+    if rows.rank() != 0 {
+        let text = format!("dense_output_dim0 should be a scalar. Its shape is {}", rows.shape());
+        return Err(Failure::invalid(text));
+    }
+    let rows = rows.to_i64()?;
+    let rows =
+        usize::try_from(rows).map_err(|_| Failure::invalid(format!("Expected a non-negative size, got {rows}")))?;
+    let (indices, ids) = if rows == 0 { (Vec::new(), Vec::new()) } else { segments(indices, ids)? };
+    let mut named: Vec<i64> = indices.clone();
+    named.sort_unstable();
+    named.dedup();
+    let place = |row: &i64| {
+        inside(*row, rows, "Index")?;
+        Ok(named.partition_point(|other| other < row))
+    };
+    let to = indices.iter().map(place).collect::<Result<Vec<_>>>();
+    let sums = spread_to::<T>(gradient, to, &ids, named.len(), divisor)?;
+    let named: Vec<usize> = named.into_iter().map(|row| row as usize).collect();
+    Ok(smallvec![sums, ints(dtype, [named.len()], &named)?])
+}
+
+/// Adds to each row the gradients of the segments of its indices. The places of the indices in the output are checked after
+/// the segments.
+fn spread_to<T: Numeric>(
+    gradient: &Tensor,
+    to: Result<Vec<usize>>,
+    ids: &[i64],
+    rows: usize,
+    divisor: Divisor,
+) -> Result<Tensor> {
     let Some(&segments) = gradient.dims().first() else {
         return Err(Failure::invalid("grad must be at least rank 1, got a scalar"));
     };
@@ -155,20 +224,17 @@ fn spread<T: Numeric>(
     let shape = Shape::from(dims);
     let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     let width = call::product(&gradient.dims()[1..]);
-    let inside = |at: i64, size: usize, what: &str| {
-        usize::try_from(at)
-            .ok()
-            .filter(|&at| at < size)
-            .ok_or_else(|| Failure::invalid(format!("{what} {at} out of range [0, {size})")))
-    };
+    if ids.last().is_some_and(|&last| last >= segments as i64) {
+        return Err(Failure::invalid("Invalid number of segments"));
+    }
     let mut counts = vec![0usize; segments];
-    for &id in &ids {
+    for &id in ids {
         counts[inside(id, segments, "Segment id")?] += 1;
     }
     let (gradient, mut pace) = (gradient.slice::<T>()?, Pace::new());
-    for (&row, &id) in indices.iter().zip(&ids) {
+    for (row, &id) in to?.into_iter().zip(ids) {
         pace.go(width + 4);
-        let (row, id) = (inside(row, rows, "Index")?, id as usize);
+        let id = id as usize;
         let by = divisor.of::<T>(counts[id]).to_f64();
         let from = &gradient[id * width..][..width];
         for (sum, &x) in out[row * width..][..width].iter_mut().zip(from) {

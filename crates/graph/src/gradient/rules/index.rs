@@ -95,6 +95,13 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     }),
     ("tensor_scatter_extreme", scatter_extreme),
     ("top_k", top_k),
+    ("approx_top_k", |c| {
+        let rank = c.rank(c.x(0)).ok_or_else(|| Stop::Unsupported("needs to know the rank of its input".to_owned()))?;
+        match c.node.attrs.int("reduction_dimension") {
+            Ok(axis) if axis == -1 || axis == rank as i64 - 1 => top_k(c),
+            _ => Err(Stop::Unsupported("has a gradient along the last dimension alone".to_owned())),
+        }
+    }),
     ("nth_element", |c| {
         // The gradient is shared by the elements that are equal to the result.
         let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());

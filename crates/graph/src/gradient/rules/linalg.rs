@@ -113,7 +113,7 @@ pub(super) fn batch_product(c: &mut Call, a: Output, flips_a: bool, b: Output, f
 }
 
 /// The gradient with respect to the matrix of a linear system, from that with respect to its right side.
-fn of_matrix(c: &mut Call, by_rhs: Output, y: Output, adjoint: bool) -> Added {
+pub(super) fn of_matrix(c: &mut Call, by_rhs: Output, y: Output, adjoint: bool) -> Added {
     let product = match adjoint {
         false => batch_product(c, by_rhs, false, y, true)?,
         true => batch_product(c, y, false, by_rhs, true)?,

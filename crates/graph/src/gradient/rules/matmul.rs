@@ -15,6 +15,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     }),
     ("batch_matmul_v2", |c| {
         let (x, y) = (c.x(0), c.x(1));
+        let product = c.node.outputs[0].dtype;
+        if [x, y].iter().any(|&factor| c.dtype(factor) != product) {
+            return Err(super::Stop::Unsupported("has a gradient only where all dtypes are equal".to_owned()));
+        }
         let [by_x, by_y] = factors(c, "BatchMatMulV2", ["adj_x", "adj_y"])?;
         unbroadcast(c, [x, y], [by_x, by_y])
     }),

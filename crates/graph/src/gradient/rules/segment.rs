@@ -79,6 +79,11 @@ fn of_table(c: &mut Call, op: &str) -> Grads {
     let (table, indices, ids, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
     let shape = c.shape(table)?;
     let rows = c.element(shape, 0)?;
+    if c.node.attrs.bool("sparse_gradient").unwrap_or(false) {
+        let sums = c.op(&format!("{op}V2")).input(dy).input(indices).input(ids).input(rows).build()?;
+        let indices = Output { node: sums.node, port: 1 };
+        return Ok(vec![Some(Call::rows(sums, indices, shape))]);
+    }
     one(c.op(op).input(dy).input(indices).input(ids).input(rows).build()?)
 }
 

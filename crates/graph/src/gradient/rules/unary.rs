@@ -168,7 +168,7 @@ fn epsilon(dtype: DType) -> f64 {
 }
 
 /// The output's gradient times the derivative at the input; for complex numbers, at its conjugate.
-fn scaled(c: &mut Call, derivative: impl FnOnce(&mut Call, Output) -> Added) -> Grads {
+pub(super) fn scaled(c: &mut Call, derivative: impl FnOnce(&mut Call, Output) -> Added) -> Grads {
     let (dy, x) = (c.dy()?, c.x(0));
     let x = c.conj(x)?;
     let derivative = derivative(c, x)?;

@@ -23,6 +23,10 @@ pub(super) const RULES: &[Entry] = &[
     ("lin_space", lin_space, Extent::Unknown),
     ("multinomial", multinomial, Extent::Unknown),
     ("key_counter", key_counter, Extent::Unknown),
+    ("key_counter_alg", key_counter_alg, Extent::Unknown),
+    ("generator_state", |_| one(known(&[3])), Extent::Unknown),
+    ("sobol", sobol, Extent::Unknown),
+    ("index_shuffle", index_shuffle, Extent::Unknown),
     ("bins_third", bins_third, Extent::Unknown),
     ("bins_second", bins_second, Extent::Unknown),
     ("dense_bins", dense_bins, Extent::Unknown),
@@ -141,6 +145,23 @@ fn multinomial(call: &Call) -> Option<Vec<Fact>> {
 
 fn key_counter(_: &Call) -> Option<Vec<Fact>> {
     Some(vec![known(&[1]).into(), known(&[2]).into()])
+}
+
+fn key_counter_alg(_: &Call) -> Option<Vec<Fact>> {
+    Some(vec![known(&[1]).into(), known(&[2]).into(), Dims::new().into()])
+}
+
+/// A point of so many dimensions a row.
+fn sobol(call: &Call) -> Option<Vec<Fact>> {
+    let size = |input: usize| call.size_in(input).unwrap_or_else(|| call.size(None));
+    one(vec![size(1), size(0)])
+}
+
+/// A scalar, or as many numbers as one of the inputs has in its first dimension.
+fn index_shuffle(call: &Call) -> Option<Vec<Fact>> {
+    let (index, seed, largest) = (call.dims(0)?, call.dims(1)?, call.dims(2)?);
+    let list = [(&index, 1), (&seed, 2), (&largest, 1)].into_iter().find(|(dims, rank)| dims.len() == *rank);
+    one(list.map(|(dims, _)| vec![dims[0]]).unwrap_or_default())
 }
 
 /// As many bins as an input specifies.

@@ -18,6 +18,10 @@ pub(super) const RULES: &[Entry] = &[
     ("square", square, Extent::Unknown),
     ("determinant", determinant, Extent::Unknown),
     ("eigen", eigen, Extent::Unknown),
+    ("one_row_more", one_row_more, Extent::Unknown),
+    ("banded_solve", banded_solve, Extent::Unknown),
+    ("isotonic", isotonic, Extent::Shapes),
+    ("approx_top_k", approx_top_k, Extent::Unknown),
     ("lu", lu, Extent::Unknown),
     ("qr", qr, Extent::Unknown),
     ("svd", svd, Extent::Unknown),
@@ -161,6 +165,41 @@ fn eigen(call: &Call) -> Option<Vec<Fact>> {
     values.as_mut().and_then(Vec::pop);
     let vectors = if call.bool("compute_v")? { vectors } else { vec![Size::Known(0)].into() };
     Some(vec![values.into(), vectors])
+}
+
+/// Eigenvalues as a row above the matrices of eigenvectors.
+fn one_row_more(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = square(call)?.remove(0).dims?;
+    let rows = dims.len().checked_sub(2)?;
+    dims[rows] = call.map(dims[rows], |rows| rows.checked_add(1));
+    one(dims)
+}
+
+/// The unknowns of equations with banded matrices: in the shape of the right sides, with batches that broadcast.
+fn banded_solve(call: &Call) -> Option<Vec<Fact>> {
+    let (matrix, right) = (call.dims(0)?, call.dims(1)?);
+    let (batch, matrix) = matrix.split_at_checked(matrix.len().checked_sub(2)?)?;
+    let (batch_right, right) = right.split_at_checked(right.len().checked_sub(2)?)?;
+    let mut dims = broadcast(call, &batch.to_vec(), &batch_right.to_vec())?;
+    dims.extend([merge_sizes(matrix[1], right[0])?, right[1]]);
+    one(dims)
+}
+
+/// The greatest or least elements along an axis, and their indices.
+fn approx_top_k(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let at = axis(call.int("reduction_dimension")?, dims.len())?;
+    dims[at] = match call.bool("aggregate_to_topk")? {
+        true => Size::Known(usize::try_from(call.int("k")?).ok()?),
+        false => call.size(None),
+    };
+    Some(vec![dims.clone().into(), dims.into()])
+}
+
+/// Two tensors of the shape of the first.
+fn isotonic(call: &Call) -> Option<Vec<Fact>> {
+    let fact: Fact = call.dims(0)?.into();
+    Some(vec![fact.clone(), fact])
 }
 
 /// The factors of square matrices in one, and the order of their rows.

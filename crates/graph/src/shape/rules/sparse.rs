@@ -25,6 +25,13 @@ pub(super) const RULES: &[Entry] = &[
     ("sparse_fill", fill_empty_rows, Extent::Unknown),
     ("sparse_fill_gradient", fill_empty_rows_gradient, Extent::Unknown),
     ("sparse_segment", segment, Extent::Unknown),
+    ("sparse_segment_rows", segment_rows, Extent::Unknown),
+    ("sparse_reduce_sparse", |_| Some(vec![Fact::default(), Fact::default(), Fact::default()]), Extent::Unknown),
+    ("sparse_union", sparse_union, Extent::Unknown),
+    ("sparse_counts", |call| Some(whole(call, call.size(None))), Extent::Unknown),
+    ("sparse_bins", sparse_bins, Extent::Unknown),
+    ("ragged_bins", ragged_bins, Extent::Unknown),
+    ("ragged_fill", ragged_fill, Extent::Unknown),
     ("sparse_values", values, Extent::Unknown),
     ("sparse_add_gradient", add_gradient, Extent::Unknown),
     ("sparse_slice_gradient", slice_gradient, Extent::Unknown),
@@ -137,6 +144,45 @@ fn segment(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     *dims.first_mut()? = call.size_in(3)?;
     one(dims)
+}
+
+/// As many rows as different indices.
+fn segment_rows(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    let values = call.dims(0).and_then(|mut dims| {
+        *dims.first_mut()? = count;
+        Some(dims)
+    });
+    Some(vec![values.map(Fact::from).unwrap_or_default(), vec![count].into()])
+}
+
+/// The elements of two tensors.
+fn sparse_union(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    Some(vec![vec![count, size(call, 0, 1)].into(), vec![count].into()])
+}
+
+/// A row of bins for each row of a sparse tensor, or bins alone.
+fn sparse_bins(call: &Call) -> Option<Vec<Fact>> {
+    let bins = call.size_in(3).unwrap_or_else(|| call.size(None));
+    let rank = call.dims(2)?.first()?.known()?;
+    let rows = call.values(2).and_then(|sizes| usize::try_from(*sizes.first()?).ok());
+    one(if rank == 1 { vec![bins] } else { vec![call.size(rows), bins] })
+}
+
+/// A row of bins for each row of a ragged tensor.
+fn ragged_bins(call: &Call) -> Option<Vec<Fact>> {
+    let bins = call.size_in(2).unwrap_or_else(|| call.size(None));
+    let rows = call.map(size(call, 0, 0), |ends| ends.checked_sub(1));
+    one(vec![rows, bins])
+}
+
+/// The rows of values, the values, a flag for each row, and a place for each value.
+fn ragged_fill(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    let rows = call.value(2).and_then(|rows| usize::try_from(rows).ok());
+    let places = Some(size(call, 0, 0)).filter(|size| size.known().is_some()).unwrap_or_else(|| size(call, 1, 0));
+    Some(vec![vec![count].into(), vec![count].into(), vec![call.size(rows)].into(), vec![places].into()])
 }
 
 /// One value for each index.
