@@ -77,3 +77,7 @@ STEPS.append(step([raw.DatasetCardinality(input_dataset=raw.ShuffleDatasetV3(inp
                                                                              reshuffle_each_iteration=False, metadata="", **LONG), name="shuffled")]))
 generator = raw.DummySeedGenerator(name="generator")
 look(raw.RandomDatasetV2(seed=long(4), seed2=long(2), seed_generator=generator, rerandomize_each_iteration=False, metadata="", **LONG), [[]], 3, "random")
+named = raw.IteratorV2(shared_name="device", container="", name="named", **LONG)
+STEPS.append(step([raw.IteratorGetDevice(resource=named, name="device"), raw.ExperimentalIteratorGetDevice(resource=named, name="device_older")], check="shape"))
+STEPS.append(step(targets=[raw.AnonymousRandomSeedGenerator(seed=long(1), seed2=long(2), name="random_seeds").handle.op]))
+STEPS.append(step(targets=[raw.StatsAggregatorHandleV2(shared_name="statistics", container="", name="statistics").op]))

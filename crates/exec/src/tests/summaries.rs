@@ -132,3 +132,23 @@ fn a_writer_refuses_other_folders_and_malformed_events() {
     let mut ops = Ops::new(WRITER, Box::new(HostEngine));
     assert_eq!(code(&mut ops, "open", &[("dir", &inside), ("suffix", &none)]), Code::PermissionDenied);
 }
+
+#[test]
+fn a_constant_is_the_first_bytes_of_its_file() {
+    let folder = temp_dir::TempDir::new().unwrap();
+    let bytes: Vec<u8> = [1.5f32, -2.0, 7.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    std::fs::write(folder.path().join("numbers"), bytes).unwrap();
+    let resources = Arc::new(Resources::with_data(DataDir::new(folder.path()).unwrap()));
+    let text = "
+        two = ImmutableConst dtype=float32 shape=[2] memory_region_name=\"numbers\"
+        four = ImmutableConst dtype=float32 shape=[4] memory_region_name=\"numbers\"
+        none = ImmutableConst dtype=float32 shape=[1] memory_region_name=\"nothing\"
+        outside = ImmutableConst dtype=float32 shape=[1] memory_region_name=\"../numbers\"";
+    let mut ops = Ops::on(resources, text, Box::new(HostEngine));
+    assert_eq!(ops.answer("two", &[]), Tensor::vector(vec![1.5f32, -2.0]));
+    let wrong = [("four", Code::InvalidArgument), ("none", Code::NotFound), ("outside", Code::PermissionDenied)];
+    for (name, code) in wrong {
+        let Err(failure) = ops.call(name, &[]) else { panic!("{name} was let") };
+        assert_eq!(failure.code, code, "{name}");
+    }
+}
