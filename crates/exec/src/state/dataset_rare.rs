@@ -80,7 +80,7 @@ pub(super) fn register(ops: &mut Registry) {
     });
     ops.insert("AnonymousIterator", |node, site| iterator(node, site, false));
     ops.insert("AnonymousIteratorV2", |node, site| iterator(node, site, true));
-    for op in ["AnonymousMemoryCache", "AnonymousSeedGenerator", "AnonymousRandomSeedGenerator"] {
+    for op in ["AnonymousMemoryCache", "AnonymousSeedGenerator"] {
         ops.insert_call(op, |_, _| with_deleter(Token::Resource(Arc::new(Dummy))));
     }
     ops.insert("IteratorGetDevice", |_, site| {

@@ -39,7 +39,7 @@ def held():
     raw.GetElementAtIndex(dataset=dataset, index=c(1, "int64"), **kind)
     raw.UncompressElement(compressed=raw.CompressElement(components=[p([2]), p([])]), **kind)
     raw.AnonymousMemoryCache(), raw.AnonymousSeedGenerator(seed=c(1, "int64"), seed2=c(1, "int64"), reshuffle=c(True, "bool"))
-    raw.AnonymousRandomSeedGenerator(seed=c(1, "int64"), seed2=c(1, "int64")), raw.ThreadPoolHandle(num_threads=1, display_name="p")
+    raw.ThreadPoolHandle(num_threads=1, display_name="p")
 
 
 def sampled():
