@@ -94,13 +94,24 @@ pub(super) fn register(ops: &mut Registry) {
     });
     ops.insert_call("TensorListResize", |mut inputs, _| {
         let mut list = Arc::unwrap_or_clone(inputs.list(0)?);
-        let size = inputs.size(1)?;
+        let size = inputs.host(1)?.to_i64()?;
+        if size < 0 {
+            return Err(Failure::invalid(format!("TensorListSlice expects size to be non-negative. Got: {size}")));
+        }
+        let size = in_limit(size)?;
         memory::admit(size * size_of::<Option<Token>>())?;
         list.items.resize(size, None);
         Ok(one(list))
     });
     ops.insert_list("TensorListConcatLists", |dtype, mut inputs| {
         let (mut a, b) = (inputs.own_list(0, dtype)?, inputs.own_list(1, dtype)?);
+        if a.shape != b.shape {
+            let why = format!(
+                "input_a and input_b TensorList element shapes are not identical at index 0.  Saw {} vs. {}",
+                a.shape, b.shape
+            );
+            return Err(Failure::invalid(why));
+        }
         in_limit((a.items.len() + b.items.len()) as i64)?;
         a.items.extend(b.items);
         a.depth = a.depth.max(b.depth);
@@ -152,7 +163,7 @@ fn register_whole(ops: &mut Registry) {
                 )));
             }
             let shape = inputs.shape(1)?;
-            list.stack(&(0..size).collect::<Vec<_>>(), &shape).map(one)
+            list.stack(&shape).map(one)
         })
     });
     ops.insert_list("TensorListGather", |dtype, mut inputs| {
@@ -167,7 +178,7 @@ fn register_whole(ops: &mut Registry) {
             })
         });
         let places = places.collect::<Result<Vec<_>>>()?;
-        list.stack(&places, &inputs.shape(2)?).map(one)
+        list.gather(&places, &inputs.shape(2)?).map(one)
     });
     ops.insert_list("TensorListFromTensor", |dtype, mut inputs| {
         let (whole, shape) = (inputs.host(0)?, inputs.shape(1)?);
@@ -175,6 +186,7 @@ fn register_whole(ops: &mut Registry) {
             return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
         };
         let mut list = List::new(dtype, shape, rows)?;
+        list.check_rows(&whole)?;
         for i in 0..rows {
             list.set(i as i64, row(&whole, i)?.into(), false)?;
         }
@@ -213,10 +225,11 @@ fn register_whole(ops: &mut Registry) {
 /// A list of the rows of a tensor, each at its index; with `says_size`, an input states the length of the list.
 fn scattered(dtype: DType, mut inputs: StateInputs, says_size: bool) -> Result<Tokens> {
     let (whole, indices, shape) = (inputs.host(0)?, inputs.host(1)?.to_i64s()?, inputs.shape(2)?);
-    let least = indices.iter().max().map_or(0, |&greatest| greatest + 1);
+    let least = indices.iter().max().map_or(0, |&greatest| greatest.saturating_add(1)).max(0);
     let size = if says_size { inputs.host(3)?.to_i64()? } else { -1 };
     let size = if size < 0 { least } else { size };
     let mut list = List::new(dtype, shape, in_limit(size)?)?;
+    list.check_rows(&whole)?;
     list.scatter(&whole, &indices, false)?;
     Ok(one(list))
 }

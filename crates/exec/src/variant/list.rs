@@ -18,7 +18,10 @@ pub(crate) const MAX_LIST: usize = 1 << 24;
 /// InvalidArgument if it exceeds the limit of a list.
 pub(crate) fn in_limit(size: i64) -> Result<usize> {
     usize::try_from(size).ok().filter(|&size| size <= MAX_LIST).ok_or_else(|| {
-        Failure::invalid(format!("The num_elements to reserve must be between 0 and {MAX_LIST}, but got {size}"))
+        Failure::invalid(match size < 0 {
+            true => format!("The num_elements to reserve must be a non negative number, but got {size}"),
+            false => format!("The num_elements to reserve must be {MAX_LIST} at most, but got {size}"),
+        })
     })
 }
 
@@ -39,7 +42,8 @@ impl List {
         if dtype == self.dtype {
             return Ok(());
         }
-        let why = format!("Invalid data types; op elements {dtype} but list elements {}", self.dtype);
+        let name = |dtype: DType| dtype.proto_name().to_lowercase();
+        let why = format!("Invalid data types; op elements {} but list elements {}", name(dtype), name(self.dtype));
         Err(Failure::invalid(why))
     }
 
@@ -73,14 +77,45 @@ impl List {
         Ok(())
     }
 
+    /// Refuses the rows of a tensor that do not fit the list.
+    pub fn check_rows(&self, whole: &Tensor) -> Result<()> {
+        let Some((_, rest)) = whole.dims().split_first() else {
+            return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
+        };
+        let rest = Shape::from(rest);
+        if self.shape.admits(&rest) {
+            return Ok(());
+        }
+        Err(Failure::invalid(format!("Specified a list with shape {} from a tensor with shape {rest}", self.shape)))
+    }
+
+    /// Sets elements to the rows of a tensor, whose shape is not checked.
     pub fn scatter(&mut self, whole: &Tensor, indices: &[i64], may_grow: bool) -> Result<()> {
-        let rows = whole.dims().first().copied().unwrap_or(0);
+        let Some(&rows) = whole.dims().first() else {
+            return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
+        };
         if rows != indices.len() {
             let why = format!("Invalid number of rows in input tensor. Expected: {} Actual: {rows}", indices.len());
             return Err(Failure::invalid(why));
         }
+        if indices.iter().any(|&index| index < 0) {
+            return Err(Failure::invalid("Indices in TensorListScatter must all be non-negative."));
+        }
+        let least = indices.iter().max().map_or(0, |&greatest| greatest.saturating_add(1));
+        let size = self.items.len();
+        if least > size as i64 {
+            if !may_grow {
+                let index = least - 1;
+                let why = format!("TensorListScatter: Trying to scatter at index {index} in list with size {size}");
+                return Err(Failure::invalid(why));
+            }
+            let least = in_limit(least)?;
+            memory::admit(least * size_of::<Option<Token>>())?;
+            self.items.resize(least, None);
+        }
         for (i, &index) in indices.iter().enumerate() {
-            self.set(index, row(whole, i)?.into(), may_grow)?;
+            memory::grow().map_err(|failure| failure.held_by(|| self.held()))?;
+            self.items[index as usize] = Some(row(whole, i)?.into());
         }
         Ok(())
     }
@@ -113,13 +148,29 @@ impl List {
     }
 
     /// The elements at some indices as the rows of one tensor.
-    pub fn stack(&self, places: &[usize], stated: &PartialShape) -> Result<Tensor> {
-        let shape = self.shape_of_elements(stated)?.known().ok_or_else(|| {
-            Failure::invalid(format!(
-                "Tried to stack elements of {} list with non-fully-defined element_shape: {stated}",
-                if self.items.is_empty() { "an empty" } else { "a" }
-            ))
-        })?;
+    pub fn gather(&self, places: &[usize], stated: &PartialShape) -> Result<Tensor> {
+        let of = match places {
+            [] => "Tried to gather 0-elements from a list with non-fully-defined shape",
+            _ => "Tried to gather uninitialized tensors from a list with non-fully-defined element_shape",
+        };
+        self.rows(places, stated, of)
+    }
+
+    /// All elements as the rows of one tensor.
+    pub fn stack(&self, stated: &PartialShape) -> Result<Tensor> {
+        let of = match self.items.is_empty() {
+            true => "Tried to stack elements of an empty list with non-fully-defined element_shape",
+            false => {
+                "Tried to stack list which only contains uninitialized tensors and has a non-fully-defined element_shape"
+            }
+        };
+        self.rows(&(0..self.items.len()).collect::<Vec<_>>(), stated, of)
+    }
+
+    /// The elements at some indices as the rows of one tensor; `unknown` is the failure if their shape is not known.
+    fn rows(&self, places: &[usize], stated: &PartialShape, unknown: &str) -> Result<Tensor> {
+        let shape = self.shape_of_elements(stated)?;
+        let shape = shape.known().ok_or_else(|| Failure::invalid(format!("{unknown}: {shape}")))?;
         let mut zeros = None;
         let mut rows = Vec::with_capacity(places.len());
         for &place in places {
@@ -149,9 +200,10 @@ impl List {
             }
         }
         let rest = rest.known().ok_or_else(|| {
-            let why =
-                format!("All except the first dimension must be fully defined when concating a list, got {stated}");
-            Failure::invalid(why)
+            let whose = if self.items.is_empty() { "an empty tensor list" } else { "a list of uninitialized tensors" };
+            Failure::invalid(format!(
+                "All except the first dimension must be fully defined when concating {whose}. element_shape: {rest}"
+            ))
         })?;
         let mut parts: Vec<Tensor> = Vec::with_capacity(self.items.len());
         let mut lengths = Vec::with_capacity(self.items.len());
@@ -163,8 +215,10 @@ impl List {
                     Tensor::zeros(self.dtype, shape)?
                 }
                 (None, None) => {
-                    let why =
-                        format!("List contains uninitialized tensor at index {i} but leading_dims has no size for it");
+                    let why = format!(
+                        "List contains uninitialized tensor at index {i} but leading_dims has only {} elements.",
+                        leading.len()
+                    );
                     return Err(Failure::invalid(why));
                 }
             };
@@ -195,7 +249,12 @@ impl List {
             );
             return Err(Failure::invalid(why));
         }
-        self.shape = merged(&self.shape, &other.shape)?;
+        self.shape = merged(&self.shape, &other.shape).map_err(|_| {
+            Failure::invalid(format!(
+                "Trying to add two lists of tensors with incompatible element shapes. One is {} and the other is {}",
+                self.shape, other.shape
+            ))
+        })?;
         for (a, b) in self.items.iter_mut().zip(other.items) {
             // An element that was never set counts as zeros.
             *a = match (a.take(), b) {

@@ -52,12 +52,15 @@ fn diag([x]: [Tensor; 1]) -> Result<Tensor> {
 }
 
 fn diag_part([x]: [Tensor; 1]) -> Result<Tensor> {
-    let (first, second) = x.dims().split_at(x.rank() / 2);
-    if first != second || x.rank() == 0 {
-        return Err(Failure::invalid(format!(
-            "Invalid shape {}: dimensions i and i + rank / 2 do not match",
-            x.shape()
-        )));
+    if x.rank() == 0 || x.rank() % 2 == 1 {
+        let why = format!("The rank of the tensor should be even and positive, got shape {}", x.shape());
+        return Err(Failure::invalid(why));
+    }
+    let half = x.rank() / 2;
+    let (first, second) = x.dims().split_at(half);
+    if let Some(i) = (0..half).find(|&i| first[i] != second[i]) {
+        let why = format!("Invalid shape {}: dimensions {i} and {} do not match.", x.shape(), i + half);
+        return Err(Failure::invalid(why));
     }
     let n = call::product(first);
     View { offset: 0, dims: vec![(n, n as isize + 1)] }.read(&x, first.into())
@@ -126,7 +129,12 @@ struct Diagonals {
 impl Diagonals {
     /// The range that `k` specifies: one number, or two.
     fn range(k: &Tensor) -> Result<(i64, i64)> {
+        if k.rank() > 1 {
+            let why = format!("diag_index must be a scalar or vector, received shape: {}", k.shape());
+            return Err(Failure::invalid(why));
+        }
         let (lower, upper) = match k.to_i64s()?.as_slice() {
+            [] => return Err(Failure::invalid("Expected diag_index to have at least 1 element")),
             &[k] => (k, k),
             &[lower, upper] => (lower, upper),
             other => {
@@ -158,12 +166,14 @@ impl Diagonals {
     fn of(k: &Tensor, rows: usize, columns: usize, align: Align) -> Result<Diagonals> {
         let (lower, upper) = Diagonals::range(k)?;
         let inside = |d: i64| (-(rows as i64) < d && d < columns as i64) || d == 0;
-        if !inside(lower) || !inside(upper) {
-            return Err(Failure::invalid(format!(
-                "lower_diag_index and upper_diag_index are out of bound: {lower} and {upper} must be between {} and {}",
-                1 - rows as i64,
-                columns as i64 - 1
-            )));
+        for (name, index) in [("lower", lower), ("upper", upper)] {
+            if !inside(index) {
+                let why = format!(
+                    "{name}_diag_index is out of bound: {index}. It must be between {} and {columns}",
+                    -(rows as i64)
+                );
+                return Err(Failure::invalid(why));
+            }
         }
         let longest = (rows as i64 + upper.min(0)).min(columns as i64 - lower.max(0)).max(0) as usize;
         Ok(Diagonals { lower, upper, rows, columns, longest, align })
@@ -194,11 +204,22 @@ impl Diagonals {
     }
 }
 
+/// Refuses a diagonal without dimensions.
+fn check_is_diagonal(diagonal: &Tensor) -> Result<()> {
+    if diagonal.rank() > 0 {
+        return Ok(());
+    }
+    Err(Failure::invalid("diagonal must be at least 1-dim, received shape: []"))
+}
+
 fn matrix_diag_part<T: Moved>(x: &Tensor, k: &Tensor, padding: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(x)?;
     let diagonals = Diagonals::of(k, rows, columns, align)?;
     let batch = &x.dims()[..x.rank() - 2];
     let shape = Shape::from(diagonals.table_dims(batch));
+    if padding.rank() > 0 {
+        return Err(Failure::invalid("Padding must be scalar."));
+    }
     let mut out = vec![padding.moved_item::<T>()?; shape.checked_elements(x.dtype())?];
     let (elements, table) = (x.moved::<T>()?, diagonals.count() * diagonals.longest);
     let batches = if table == 0 { 0 } else { call::product(batch) };
@@ -211,16 +232,25 @@ fn matrix_diag_part<T: Moved>(x: &Tensor, k: &Tensor, padding: &Tensor, align: A
 /// `x` with some of its diagonals replaced.
 fn matrix_set_diag<T: Moved>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
+    check_is_diagonal(diagonal)?;
     let diagonals = Diagonals::of(k, rows, columns, align)?;
     let batch = x.dims()[..x.rank() - 2].to_vec();
     let wanted = diagonals.table_dims(&batch);
     if diagonal.dims() != wanted {
+        let count = diagonal.dims().iter().rev().nth(1);
+        if diagonals.lower != diagonals.upper && count != Some(&diagonals.count()) {
+            return Err(Failure::invalid(
+                "The number of diagonals provided in `diag` is not consistent with `lower_diag_index` and \
+                 `upper_diag_index`",
+            ));
+        }
         return Err(Failure::invalid(format!(
-            "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] or the longest \
-             diagonal length is wrong: input of shape {} takes a diagonal of shape {}, got {}",
+            "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] is not equal to the \
+             longests diagonal in range [lower_diag_index:upper_diag_index].\nInput shape: {}\nDiagonal shape: {}\n\
+             Expected diagonal shape: {}",
             x.shape(),
-            Shape::from(wanted),
-            diagonal.shape()
+            diagonal.shape(),
+            Shape::from(wanted)
         )));
     }
     let (from, table) = (diagonal.moved::<T>()?, diagonals.count() * diagonals.longest);
@@ -241,17 +271,22 @@ fn matrix_diag<T: Moved>(
     padding: &Tensor,
     align: Align,
 ) -> Result<Tensor> {
+    check_is_diagonal(diagonal)?;
     let (lower, upper) = Diagonals::range(k)?;
+    for (name, one) in [("num_rows", rows), ("num_cols", columns), ("padding_value", padding)] {
+        if one.rank() > 0 {
+            return Err(Failure::invalid(format!("{name} must be a scalar")));
+        }
+    }
     let count = usize::try_from(upper - lower + 1).unwrap_or(usize::MAX);
     let (batch_dims, longest) = match diagonal.dims() {
         [batch @ .., longest] if lower == upper => (batch, *longest),
         [batch @ .., diagonals, longest] if *diagonals == count => (batch, *longest),
         _ => {
-            return Err(Failure::invalid(format!(
+            return Err(Failure::invalid(
                 "The number of diagonals provided in the input does not match the lower_diag_index and upper_diag_index \
-                 range: shape {} for {count} diagonals",
-                diagonal.shape()
-            )));
+                 range.",
+            ));
         }
     };
     let least_rows = longest as i64 - upper.min(0);
@@ -263,14 +298,10 @@ fn matrix_diag<T: Moved>(
         stated => stated,
     };
     if rows < least_rows {
-        return Err(Failure::invalid(format!(
-            "The number of rows is too small: {rows}; the diagonals need {least_rows}."
-        )));
+        return Err(Failure::invalid("The number of rows is too small."));
     }
     if columns < least_columns {
-        return Err(Failure::invalid(format!(
-            "The number of columns is too small: {columns}; the diagonals need {least_columns}."
-        )));
+        return Err(Failure::invalid("The number of columns is too small."));
     }
     if rows != least_rows && columns != least_columns {
         return Err(Failure::invalid(

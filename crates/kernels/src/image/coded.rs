@@ -140,8 +140,12 @@ enum Pixels {
 impl Wanted {
     fn decode(&self, contents: &Tensor) -> Result<Tensor> {
         let bytes = bytes_of(contents)?;
+        if bytes.is_empty() {
+            return Err(Failure::invalid("Input is empty."));
+        }
         let unknown = || Failure::invalid("Unknown image file format. One of JPEG, PNG, GIF, BMP required.");
-        let format = format(bytes).ok_or_else(unknown)?;
+        // TensorFlow 1's op for BMP files does not look at their first bytes.
+        let format = format(bytes).or((self.codec == Codec::Bmp).then_some(ImageFormat::Bmp)).ok_or_else(unknown)?;
         // Only the newest of the ops accepts a BMP in place of another format.
         let is_allowed = match self.codec {
             Codec::Bmp => format == ImageFormat::Bmp,
@@ -151,7 +155,18 @@ impl Wanted {
         };
         if !is_allowed {
             let name = format!("{format:?}").to_uppercase();
-            return Err(Failure::invalid(format!("Trying to decode {name} format using a wrong op: {}.", self.op)));
+            let decoder = name.to_lowercase();
+            return Err(Failure::invalid(match self.codec {
+                Codec::CroppedJpeg => format!("{} operation can run on JPEG only, but detected {name}.", self.op),
+                Codec::Bmp => format!(
+                    "Trying to decode {name} format using {} op. Use `decode_{decoder}` or `decode_image` instead.",
+                    self.op
+                ),
+                _ => format!(
+                    "Trying to decode {name} format using a wrong op. Use `decode_{decoder}` or `decode_image` instead. Op used: {}",
+                    self.op
+                ),
+            }));
         }
         turn::look();
         match format {
@@ -188,6 +203,12 @@ impl Wanted {
         let is_wide = image.color().bytes_per_pixel() as usize / own == 2;
         let pixels = match (channels, is_wide) {
             (1, _) if format == ImageFormat::Jpeg && own == 3 => Pixels::Bytes(luminance(&image.into_rgb8())),
+            (1, false) if own >= 3 => {
+                Pixels::Bytes(image.into_rgb8().pixels().map(|pixel| grey_byte(pixel.0)).collect())
+            }
+            (1, true) if own >= 3 => {
+                Pixels::Words(image.into_rgb16().pixels().map(|pixel| grey_word(pixel.0)).collect())
+            }
             (1, false) => Pixels::Bytes(image.into_luma8().into_raw()),
             (2, false) => Pixels::Bytes(image.into_luma_alpha8().into_raw()),
             (3, false) => Pixels::Bytes(image.into_rgb8().into_raw()),
@@ -274,6 +295,27 @@ impl Wanted {
                 Tensor::from_vec(shape, words.into_iter().map(|x| (x >> 8) as u8).collect::<Vec<_>>())
             }
         })
+    }
+}
+
+/// The weights of red, green and blue in a grey pixel of a PNG, in parts of 2^15, as libpng rounds 0.299, 0.587 and the rest.
+const GREY: [u32; 3] = [9797, 19234, 3737];
+
+/// The grey value of a pixel of a PNG, which libpng truncates.
+fn grey_byte([r, g, b]: [u8; 3]) -> u8 {
+    let [red, green, blue] = GREY;
+    match r == g && r == b {
+        true => r,
+        false => ((red * u32::from(r) + green * u32::from(g) + blue * u32::from(b)) >> 15) as u8,
+    }
+}
+
+/// As [`grey_byte`], which libpng rounds in a PNG of 16 bits.
+fn grey_word([r, g, b]: [u16; 3]) -> u16 {
+    let [red, green, blue] = GREY;
+    match r == g && r == b {
+        true => r,
+        false => ((red * u32::from(r) + green * u32::from(g) + blue * u32::from(b) + (1 << 14)) >> 15) as u16,
     }
 }
 

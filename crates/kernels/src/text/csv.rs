@@ -89,7 +89,8 @@ fn decode(inputs: &Inputs, types: &[DType], format: &Format) -> Result<Outputs> 
                 push_default(output, default)?;
             } else if !push_field(output, &field) {
                 let (dtype, text) = (output.dtype(), String::from_utf8_lossy(&field));
-                return Err(Failure::invalid(format!("Field {f} in record {i} is not a valid {dtype}: {text}")));
+                let name = dtype.proto_name().to_lowercase();
+                return Err(Failure::invalid(format!("Field {f} in record {i} is not a valid {name}: {text}")));
             }
         }
     }

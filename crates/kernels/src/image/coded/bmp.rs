@@ -16,7 +16,8 @@ pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
         let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
         word.map(i32::from_le_bytes).ok_or_else(|| {
             Failure::invalid(format!(
-                "Incomplete bmp content, requires at least 32 bytes to find the header, got {}",
+                "Incomplete bmp content, requires at least 32 bytes to find the header size, width, height, and bpp, got {} \
+                 bytes",
                 bytes.len()
             ))
         })
@@ -28,7 +29,8 @@ pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
         32 => 4,
         other => {
             return Err(Failure::invalid(format!(
-                "Number of channels inferred from header must be 1, 3 or 4, got {other} bits a pixel"
+                "Number of channels inherent in the image must be 1, 3 or 4, was {}",
+                other / 8
             )));
         }
     };
@@ -53,7 +55,8 @@ pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
         stride.saturating_mul(rows.saturating_sub(1)).saturating_add(if rows > 0 { channels * width } else { 0 });
     let Some(data) = bytes.get(begin..).filter(|data| data.len() >= needed) else {
         let why = format!(
-            "Incomplete bmp content, requires at least {needed} bytes of pixels after byte {begin}, got {}",
+            "Incomplete bmp content, requires at least {} bytes, got {} bytes",
+            begin.saturating_add(needed),
             bytes.len()
         );
         return Err(Failure::invalid(why));
