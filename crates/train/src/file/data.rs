@@ -109,7 +109,7 @@ fn hold_out(value: &Value, path: Path) -> Read<(f64, HoldOutBy)> {
     let (mut own, mut by) = (None, None);
     for Member { key, at, value } in members {
         let path = path.key(key);
-        let column = || value.text(path).map(str::to_owned);
+        let column = || table::column(value, path);
         let is_second = match &**key {
             "share" => own.replace(share(value, path)?).is_some(),
             "last" => own.replace(share(value, path)?).is_some() || by.replace(HoldOutBy::Last).is_some(),

@@ -46,15 +46,23 @@ pub(super) fn option(options: &mut TableOptions, key: &str, value: &Value, path:
     Ok(true)
 }
 
-/// Columns by name or by number, or one by its name.
+/// Columns by name or by number, or one of them.
 pub(super) fn columns(value: &Value, path: Path) -> Read<Vec<String>> {
     if let Kind::String(name) = &value.kind {
         return Ok(vec![name.to_string()]);
     }
-    list(value, path, |item, path| match &item.kind {
-        Kind::Number(_) => whole(item, path).map(|number| number.to_string()),
-        _ => item.text(path).map(str::to_owned),
-    })
+    if matches!(value.kind, Kind::Number(_)) {
+        return Ok(vec![column(value, path)?]);
+    }
+    list(value, path, column)
+}
+
+/// A column by its name, or by its number in a table without names.
+pub(super) fn column(value: &Value, path: Path) -> Read<String> {
+    match &value.kind {
+        Kind::Number(_) => whole(value, path).map(|number| number.to_string()),
+        _ => value.text(path).map(str::to_owned),
+    }
 }
 
 fn letter(value: &Value, path: Path) -> Read<char> {

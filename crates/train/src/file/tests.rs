@@ -91,6 +91,7 @@ fn a_table_has_options() {
         window: Some(Window { length: 8, ahead: Some((2, 3)), is_range: true, stride: 4 }),
     };
     assert_eq!(source.table, wanted);
+    assert_eq!(with(r#""columns": 4"#).unwrap().columns, ["4"]);
     let more = |options: &str| with(options).unwrap().table;
     assert_eq!(more(r#""missing": 0.5"#).missing, Some(Missing::Value(0.5)));
     assert_eq!(more(r#""class_weights": "balanced""#).class_weights, Some(ClassWeights::Balanced));
@@ -136,6 +137,8 @@ fn the_examples_that_are_held_out_are_chosen() {
         (r#"{"last": 0.25}"#, (0.25, HoldOutBy::Last)),
         (r#"{"share": 0, "group": "g"}"#, (0.0, group)),
         (r#"{"stratify": "k", "share": 0.5}"#, (0.5, HoldOutBy::Stratified("k".to_owned()))),
+        (r#"{"stratify": 2, "share": 0.5}"#, (0.5, HoldOutBy::Stratified("2".to_owned()))),
+        (r#"{"share": 0.5, "group": 0}"#, (0.5, HoldOutBy::Group("0".to_owned()))),
     ] {
         assert_eq!(with(text).unwrap(), wanted, "{text}");
     }
