@@ -110,11 +110,21 @@ fn name_from(out: &Path, data: &Path) -> Result<String, Trouble> {
     let place = data.canonicalize().map_err(|error| at(data, error))?;
     let below = place.strip_prefix(&full).ok().filter(|below| !below.as_os_str().is_empty());
     let Some(below) = below.and_then(Path::to_str) else {
-        let beside = data.parent().unwrap_or(Path::new("")).join("model.json");
+        let beside = beside(data);
         let why = format!("a model names data below its own folder: write it there, with --out {}", beside.display());
         return Err(Trouble::input(format!("{}: {why}", data.display())));
     };
     Ok(below.to_owned())
+}
+
+/// A model's file in the folder that contains the data.
+fn beside(data: &Path) -> PathBuf {
+    match data.file_name() {
+        Some(_) => data.parent().unwrap_or(Path::new("")).join("model.json"),
+        // Such as `.` or `..`, whose parent has no name in the path.
+        None if data == Path::new(".") => PathBuf::from("../model.json"),
+        None => data.join("../model.json"),
+    }
 }
 
 /// A string of JSON.

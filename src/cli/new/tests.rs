@@ -55,6 +55,27 @@ fn the_columns_of_a_table_are_looked_up() {
 }
 
 #[test]
+fn a_model_is_written_beside_its_data() {
+    for (data, wanted) in [
+        ("photos", "model.json"),
+        ("a/photos/", "a/model.json"),
+        ("a/houses.csv", "a/model.json"),
+        (".", "../model.json"),
+        ("./", "../model.json"),
+        ("..", "../../model.json"),
+    ] {
+        assert_eq!(beside(Path::new(data)), Path::new(wanted), "{data}");
+    }
+    // The folder of the data itself is not one that contains it.
+    let folder = TempDir::new().unwrap();
+    let (photos, own) = (folder.child("photos"), folder.child("photos").join("model.json"));
+    std::fs::create_dir(&photos).unwrap();
+    let why = name_from(&own, &photos).err().unwrap();
+    assert!(format!("{why:?}").contains(&folder.child("model.json").display().to_string()), "{why:?}");
+    assert_eq!(name_from(&folder.child("model.json"), &photos).ok().unwrap(), "photos");
+}
+
+#[test]
 fn another_delimiter_and_missing_names_are_found() {
     let lines: String = (0..40).map(|i| format!("{},5;{};{}\n", i * 13 % 7, i * i % 11, i as f64 * 1.5)).collect();
     let file = value(&table(&lines, None).unwrap());
