@@ -193,6 +193,12 @@ impl Length {
         self.data_held(feeds, "0.2")
     }
 
+    /// As [`data`](Length::data), for a classifier: the held-out part has the same share of each class, a value of a column or of
+    /// a placeholder.
+    fn data_of_classes(&self, feeds: &[(&str, String)], classes: &str) -> String {
+        self.data_held(feeds, &format!("{{ \"share\": 0.2, \"stratify\": {} }}", quoted(classes)))
+    }
+
     /// As [`data`](Length::data), with this choice of the examples that are held out, a fifth.
     fn data_held(&self, feeds: &[(&str, String)], held: &str) -> String {
         let feeds: Vec<String> = feeds.iter().map(|(name, file)| format!("      {}: {file}", quoted(name))).collect();

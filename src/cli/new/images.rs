@@ -50,8 +50,9 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
             if size == middle { String::new() } else { format!(", with no side longer than {SIDE}") }
         ),
     };
-    let augment = "\"augment\" there changes the images to train with at random, each time anew: add \"flip\": \"horizontal\" if a \
-                   mirrored image is of the same class, unlike letters and digits, or remove it to train with the files as they are.";
+    let augment = "\"augment\" in data.feed.x changes the images to train with at random, each time anew: add \"flip\": \
+                   \"horizontal\" if a mirrored image is of the same class, unlike letters and digits, or remove it to train with the \
+                   files as they are.";
     let pixels = quoted(&format!("Images of {height} by {width} pixels ({colour}), from 0 to 1.{from} {augment}"));
     let in_order = quoted(&format!("The class, by the name of its folder: {}.", shown(&folder.classes)));
     let mut nodes = vec![
@@ -114,7 +115,7 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
         ("version", "1".to_owned()),
         ("description", quoted(&format!("Tells {classes} classes of images in {name}."))),
         ("nodes", object(&nodes)),
-        ("data", length.data(&feeds)),
+        ("data", length.data_of_classes(&feeds, "y")),
         ("train", length.train(0.002, r#", "metrics": ["accuracy"]"#)),
     ];
     sections.extend(

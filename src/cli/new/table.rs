@@ -411,11 +411,13 @@ fn written(name: &str, target: &Column, is_class: bool, lines: usize, chosen: &C
     summary.extend(chosen.left_out.iter().cloned());
     let description =
         format!("{} {} by the other columns of {name}.", if is_class { "Tells" } else { "Predicts" }, target.name);
+    let feeds = [("x", chosen.feed(name, layout)), ("y", feed)];
+    let data = if is_class { length.data_of_classes(&feeds, &target.name) } else { length.data(&feeds) };
     let mut sections = vec![
         ("version", "1".to_owned()),
         ("description", quoted(&description)),
         ("nodes", object(&nodes)),
-        ("data", length.data(&[("x", chosen.feed(name, layout)), ("y", feed)])),
+        ("data", data),
         ("train", train),
     ];
     sections.extend(evaluate);

@@ -41,6 +41,7 @@ fn the_columns_of_a_table_are_looked_up() {
     // One number, three colours and that of the missing field, and four of the date.
     assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 9]));
     assert_eq!(file["data"]["feed"]["y"]["classes"], "auto");
+    assert_eq!(file["data"]["hold_out"], serde_json::json!({"share": 0.2, "stratify": "sold"}));
     assert_eq!(file["nodes"]["logits"]["units"], 2);
     assert!(
         model.summary.iter().any(|line| line == "column id is left out: it counts the lines"),
@@ -85,6 +86,7 @@ fn another_delimiter_and_missing_names_are_found() {
         (Some(";"), Some(","), Some(false))
     );
     assert_eq!(file["data"]["feed"]["y"]["normalize"], "standard");
+    assert_eq!(file["data"]["hold_out"], 0.2, "amounts have no classes");
     assert_eq!(file["nodes"]["out"]["units"], 1);
 }
 
@@ -176,6 +178,7 @@ fn texts_with_labels_are_told_apart_by_words() {
     assert_eq!((feed["x"]["columns"].as_str(), feed["y"]["columns"].as_str()), (Some("review"), Some("verdict")));
     assert_eq!((&feed["x"]["delimiter"], &feed["x"]["vocabulary"]), (&";".into(), &6.into()));
     assert_eq!(file["nodes"]["x"]["attrs"]["shape"], serde_json::json!([null, 6]));
+    assert_eq!(file["data"]["hold_out"], serde_json::json!({"share": 0.2, "stratify": "verdict"}));
     let why = words::of_table(&folder.child("t.csv"), "t.csv", Some("kind")).err().unwrap();
     assert!(why.contains("there is no column kind; there are id, verdict, review"), "{why}");
     for (name, text) in [("neg/1.txt", "a b"), ("pos/1.txt", "c d"), ("pos/2.txt", "c d e f g")] {
@@ -201,6 +204,25 @@ fn photos(sizes: &[[u32; 2]]) -> TempDir {
     folder
 }
 
+/// Of 12 images a class, 4 of 24 are held out, two of each class.
+#[test]
+fn each_class_of_images_is_held_out_in_the_same_share() {
+    let folder = photos(&[[8, 8]; 12]);
+    let model = images::model(&folder.child("photos"), "photos").unwrap();
+    let sections = meshtf_train::file::read(&model.text).unwrap();
+    let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
+    let graph = Graph::new(program.nodes).unwrap();
+    let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
+    let train = loaded.data.train;
+    let data = &sections.data;
+    let (_, held) = train.split_by(&data.hold_out_by, data.hold_out, data.shuffle.unwrap()).unwrap();
+    let places: Vec<usize> = (0..held.len()).collect();
+    let labels = held.take(&places, &[places.len()]).unwrap().pop().unwrap();
+    let mut labels = labels.slice::<i32>().unwrap().to_vec();
+    labels.sort_unstable();
+    assert_eq!(labels, [0, 0, 1, 1]);
+}
+
 #[test]
 fn images_of_several_sizes_get_the_median() {
     for (sizes, wanted, words) in [
@@ -211,7 +233,7 @@ fn images_of_several_sizes_get_the_median() {
         ),
         (&[[300, 200]; 3], [128, 85], "The files have 300 by 200; no side is longer than 128 here."),
         (&[[300, 200], [600, 500], [8, 9]], [128, 85], "the median, with no side longer than 128."),
-        (&[[28, 28]; 2], [28, 28], "from 0 to 1. \"augment\" there"),
+        (&[[28, 28]; 2], [28, 28], "from 0 to 1. \"augment\" in data.feed.x changes"),
     ] {
         let folder = photos(sizes);
         let model = images::model(&folder.child("photos"), "photos").unwrap();

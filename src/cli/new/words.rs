@@ -111,7 +111,8 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     let label = format!("{{ \"file\": {file}, \"columns\": {own}, \"classes\": \"auto\"{missing}{of_layout} }}");
     let of_text = format!("\"file\": {file}, \"columns\": {text}{of_layout}");
     let description = format!("Tells {} by the words of the column {text} of {name}.", target.name);
-    Ok(written(&description, &of_text, label, classes, lines, looked))
+    let labels = Labels { feed: label, column: &target.name, count: classes };
+    Ok(written(&description, &of_text, &labels, lines, looked))
 }
 
 /// A model for a folder with a folder of texts for each class.
@@ -135,10 +136,22 @@ pub(super) fn of_folder(path: &Path, name: &str) -> Result<Model, String> {
     }
     let description = format!("Tells {classes} classes of texts in {name} by their words.");
     let label = format!("{{ \"classes\": {} }}", quoted(name));
-    Ok(written(&description, &format!("\"texts\": {}", quoted(name)), label, classes, count, looked))
+    // The placeholder takes the classes of the folders.
+    let labels = Labels { feed: label, column: "y", count: classes };
+    Ok(written(&description, &format!("\"texts\": {}", quoted(name)), &labels, count, looked))
 }
 
-fn written(description: &str, of_text: &str, label: String, classes: usize, count: usize, mut looked: Looked) -> Model {
+/// The classes of texts.
+struct Labels<'l> {
+    /// The value of `y` in the section `data`.
+    feed: String,
+    /// The column, or the placeholder, whose values they are.
+    column: &'l str,
+    count: usize,
+}
+
+fn written(description: &str, of_text: &str, labels: &Labels, count: usize, mut looked: Looked) -> Model {
+    let classes = labels.count;
     let words = looked.length();
     let size = (looked.counter.different() + FIRST).clamp(FIRST + 1, MOST_WORDS);
     let takes = quoted(&format!("The first {words} words of a text, filled up with 0; 1 is a word that is unknown."));
@@ -183,7 +196,7 @@ fn written(description: &str, of_text: &str, label: String, classes: usize, coun
         ("version", "1".to_owned()),
         ("description", quoted(description)),
         ("nodes", object(&nodes)),
-        ("data", length.data(&[("x", feed), ("y", label)])),
+        ("data", length.data_of_classes(&[("x", feed), ("y", labels.feed.clone())], labels.column)),
         ("train", length.train(0.003, r#", "metrics": ["accuracy"]"#)),
     ];
     sections.extend(
