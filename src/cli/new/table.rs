@@ -273,9 +273,11 @@ pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Mode
 /// The error for a label that is no column.
 fn unknown(label: &str, columns: &[Column]) -> String {
     let names = || columns.iter().map(|column| column.name.as_str());
+    // A number is near to any other of as many digits, and is not a misspelt one.
+    let is_number = label.bytes().all(|byte| byte.is_ascii_digit());
     let hint = match nearest(label, names()).first() {
-        Some(near) => format!("did you mean {near}?"),
-        None => format!("there are {}", names().take(MAX_SHOWN).collect::<Vec<_>>().join(", ")),
+        Some(near) if !is_number => format!("did you mean {near}?"),
+        _ => format!("there are {}", names().take(MAX_SHOWN).collect::<Vec<_>>().join(", ")),
     };
     format!("there is no column {label}; {hint}")
 }

@@ -45,8 +45,10 @@ pub(super) fn located(names: &[String], wanted: &[String]) -> Result<Vec<usize>>
         names.iter().position(|name| column_name(name).0 == text).or_else(by_number)
     };
     let missing = |text: &str| {
-        let names: Vec<&str> = names.iter().map(|name| column_name(name).0).collect();
-        let near = nearest(text, names.iter().copied());
+        let names: Vec<String> = names.iter().map(|name| visible(column_name(name).0)).collect();
+        // A number is near to any other of as many digits, and is not a misspelt one.
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let near = if is_number { Vec::new() } else { nearest(text, names.iter().map(String::as_str)) };
         let more = names.len().saturating_sub(MAX_NAMES);
         let hint = match (near.first(), &names[..]) {
             (Some(near), _) => format!("; did you mean {near}?"),
@@ -405,10 +407,19 @@ fn by_number(known: &HashMap<String, usize>) -> Vec<&str> {
     all.into_iter().map(|(label, _)| label.as_str()).collect()
 }
 
+/// A text without characters that control a terminal, for a message.
+pub(super) fn visible(text: &str) -> String {
+    text.chars().fold(String::new(), |shown, letter| match letter.is_control() && letter != '\t' {
+        true => shown + &letter.escape_default().to_string(),
+        false => shown + letter.encode_utf8(&mut [0; 4]),
+    })
+}
+
 /// Some labels, for a message.
 fn listed(known: &HashMap<String, usize>) -> String {
     let all = by_number(known);
-    let shown = &all[..all.len().min(MAX_NAMES)];
+    let name = |label: &&str| if label.is_empty() { "\"\" (missing)".to_owned() } else { visible(label) };
+    let shown: Vec<String> = all.iter().take(MAX_NAMES).map(name).collect();
     let more = if all.len() > MAX_NAMES { format!(" and {} more", all.len() - MAX_NAMES) } else { String::new() };
     format!("{}{more}", shown.join(", "))
 }

@@ -206,6 +206,8 @@ fn a_line_that_one_placeholder_drops_is_no_example() {
 #[test]
 fn mistakes_in_a_table_are_named() {
     let listed = TableOptions { classes: Some(Classes::Listed(vec!["cat".to_owned()])), ..options() };
+    let empty = [String::new(), "blue".to_owned()].to_vec();
+    let empty = TableOptions { classes: Some(Classes::Listed(empty)), ..options() };
     let named = TableOptions { normalize: vec![(Some("c".to_owned()), Normalize::MinMax)], ..options() };
     let mean = TableOptions { missing: Some(Missing::Mean), ..options() };
     let both = TableOptions {
@@ -219,6 +221,8 @@ fn mistakes_in_a_table_are_named() {
         ("t.csv", "a,a\n1,2\n", &["a"], options(), "two columns are named a"),
         ("t.csv", "1,-2.5e3\n3,4\n", &["1"], options(), "the first line has numbers alone (1,-2.5e3)"),
         ("t.csv", "label\n1\n", &["lable"], options(), "did you mean label?"),
+        ("t.csv", "1,2,3\n", &["9"], layout(',', true, 0), "there is no column 9; there are 0, 1, 2"),
+        ("t.csv", "a\u{1b}[2J,b\n1,2\n", &["c9"], options(), "there are a\\u{1b}[2J, b"),
         ("t.csv", "a;b\n1;2\n", &["b"], options(), "say which character separates them with \"delimiter\""),
         ("t.csv", "a\n1\n\"\n2\"\nx\n", &["a"], options(), "line 5: column a has \"x\", which is not a number"),
         ("t.csv", "a,b\n1,\"2\n3,4\n", &["b"], options(), "line 2: column b has \"2\\n3,4\", which is not a number"),
@@ -234,6 +238,7 @@ fn mistakes_in_a_table_are_named() {
         ("t.csv", "a\nx\n1\ny\n", &["a"], options(), "2 lines cannot be read; they are:\n  line 2: column a has \"x\""),
         ("t.csv", "a\nx\ny\nx\ny\nx\nz\n", &["a"], options(), "6 lines cannot be read; the first 5:\n  line 2: "),
         ("t.csv", "a\ncat\ndog\n", &["a"], listed, "line 3: column a has \"dog\", which is not among cat"),
+        ("t.csv", "a\ngreen\n", &["a"], empty, "which is not among \"\" (missing), blue"),
         ("t.csv", "a,c\n1,2\n", &["a"], named, "\"normalize\" names c, which is not among the columns that are taken"),
         ("t.csv", "a\nNA\n3\n", &["a"], mean, "column a has no number to measure"),
         ("t.jsonl", "{\"a\": 1}\n[2]\n", &["a"], options(), "line 2: expected an object"),
