@@ -4,7 +4,7 @@ use std::io::{BufRead, Cursor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use meshtf_tensor::failure::Failure;
+use meshtf_tensor::failure::{Failure, counted};
 use meshtf_tensor::{DType, PartialShape};
 use meshtf_train::data::{
     Also, Chosen, Column, Csv, FilePart, HoldOutBy, Layout, Prepared, Wanted, Window, WindowRows, table_text, windows,
@@ -188,9 +188,7 @@ impl Tables {
         let line = |row: usize| kept.as_ref().map_or(row, |kept| kept[row]);
         let (starts, is_held) = windows(count, span, stride, &self.held, own.as_deref(), line);
         if starts.is_empty() {
-            let why =
-                format!("no {span} consecutive rows are on one side of \"hold_out\" and in one group, of {count} rows");
-            return Err(windowed[0].0.error(why));
+            return Err(windowed[0].0.error(no_window(count, length, span)));
         }
         self.starts = Some(starts.into());
         Ok(Some(is_held))
@@ -260,6 +258,18 @@ impl Tables {
         }
         Ok((done, seen))
     }
+}
+
+/// The error for a table of so many rows without a window.
+fn no_window(count: usize, length: usize, span: usize) -> String {
+    if count >= span {
+        return format!("no {span} consecutive rows are on one side of \"hold_out\" and in one group, of {count} rows");
+    }
+    let after = match span - length {
+        0 => String::new(),
+        ahead => format!(" and {} after it", counted(ahead, "line")),
+    };
+    format!("it has {}; the model takes windows of {length}{after}", counted(count, "line"))
 }
 
 /// How the file of a placeholder is cut into lines and fields.

@@ -21,6 +21,8 @@ fn no_window_of_a_new_table_crosses_a_group() {
     std::fs::write(folder.child("t.csv"), "station,n\na,1\na,2\na,3\na,4\n").unwrap();
     std::fs::write(folder.child("new.csv"), "n,station\n5,u\n6,u\n7,u\n8,v\n9,v\n10,v\n11,v\n12,w\n13,w\n").unwrap();
     std::fs::write(folder.child("without.csv"), "n\n5\n6\n7\n").unwrap();
+    std::fs::write(folder.child("short.csv"), "n,station\n5,u\n").unwrap();
+    std::fs::write(folder.child("mixed.csv"), "n,station\n5,u\n6,v\n7,u\n").unwrap();
     let m = Model::new();
     m.placeholder("x", DType::F32, [None, Some(2), Some(1)]);
     m.placeholder("y", DType::F32, [None, Some(1)]);
@@ -49,4 +51,12 @@ fn no_window_of_a_new_table_crosses_a_group() {
     let why = read("without.csv", &["x"]).err().unwrap().to_string();
     assert!(why.contains("there is no column station in it, by which $.data.hold_out divides"), "{why}");
     assert!(Path::new(&why.split(": ").nth(1).unwrap_or_default()).ends_with("without.csv"), "{why}");
+    for (file, placeholders, wanted) in [
+        ("short.csv", &["x"][..], "it has 1 line; the model takes windows of 2"),
+        ("short.csv", &["x", "y"], "it has 1 line; the model takes windows of 2 and 1 line after it"),
+        ("mixed.csv", &["x"], "no 2 consecutive rows are on one side of \"hold_out\" and in one group, of 3 rows"),
+    ] {
+        let why = read(file, placeholders).err().unwrap().to_string();
+        assert!(why.ends_with(wanted), "{why}");
+    }
 }
