@@ -50,7 +50,7 @@ pub use records::{Layout, Record, Scanned};
 pub use resize::{ImageOptions, Interpolation, Resize, Resizing};
 pub use source::{Source, column_name, parquet_text, table_text};
 pub use split::{HoldOutBy, Window, WindowRows, windows};
-pub use text::Lines;
+pub use text::{Lines, utf8};
 pub use tokens::{
     Coder, Counter, FIRST, MAX_VOCABULARY, PADDING, Standardize, TextOptions, TokenKind, UNKNOWN, VocabularyChoice,
     listed_vocabulary, names_of, vocabulary_of,

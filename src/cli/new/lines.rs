@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, unpacked};
+use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, unpacked, utf8};
 
 use super::table::MAX_READ;
 use super::{Length, Model, document, object, quoted};
@@ -29,10 +29,10 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
     }
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let bytes = unpacked(bytes).map_err(|failure| failure.message)?;
-    let text = String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+    let text = utf8(&bytes).map_err(|why| format!("it is {why}"))?;
     let options = TextOptions { tokens: TokenKind::Characters, ..TextOptions::default() };
     let (mut counter, mut count) = (Counter::default(), 0);
-    options.split(&text, &mut |_, letter| {
+    options.split(text, &mut |_, letter| {
         count += 1;
         counter.count(letter).is_ok()
     });

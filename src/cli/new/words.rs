@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use meshtf_tensor::failure::Failure;
-use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, is_missing, unpacked};
+use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, is_missing, unpacked, utf8};
 
 use super::table::{MAX_READ, layout_members, layout_options, scan};
 use super::{Length, Model, classifier, document, object, quoted};
@@ -128,8 +128,8 @@ pub(super) fn of_folder(path: &Path, name: &str) -> Result<Model, String> {
         let text = std::fs::read(&path).map_err(|error| at(error.to_string()))?;
         let text = unpacked(text).map_err(|failure| at(failure.message))?;
         bytes += text.len() as u64;
-        let text = String::from_utf8(text).map_err(|error| at(format!("it is not UTF-8: {error}")))?;
-        looked.add(&text).map_err(|failure| at(failure.message))?;
+        let text = utf8(&text).map_err(|why| at(format!("it is {why}")))?;
+        looked.add(text).map_err(|failure| at(failure.message))?;
         if bytes > MAX_READ {
             break;
         }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_train::data::{Lines, MAX_LINE};
+use meshtf_train::data::{Lines, MAX_LINE, utf8};
 
 use super::{DataFile, Pieces};
 
@@ -111,7 +111,7 @@ pub(super) fn lines(
         if read > MAX_LINE {
             return Err(format!("line {number} has more than {MAX_LINE} bytes, the limit"));
         }
-        let text = std::str::from_utf8(&line).map_err(|error| format!("line {number} is not UTF-8: {error}"))?;
+        let text = utf8(&line).map_err(|why| format!("line {number} is {why}"))?;
         each(number, at, text)?;
         at += line.len() as u64;
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_train::data::unpacked;
+use meshtf_train::data::{unpacked, utf8};
 
 use super::super::source::read;
 use super::Pieces;
@@ -25,11 +25,10 @@ impl TextFiles {
     fn text(&self, place: usize) -> Result<Vec<u8>> {
         let (path, name) = &self.files[place];
         let bytes = read(path).map_err(Failure::invalid).and_then(unpacked);
-        let text = bytes.and_then(|bytes| {
-            String::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))
-        });
-        let text = text.map_err(|failure| Failure { message: format!("{name}: {}", failure.message), ..failure })?;
-        Ok(text.strip_prefix('\u{feff}').map_or(text.as_bytes().to_vec(), |text| text.as_bytes().to_vec()))
+        let named = |failure: Failure| Failure { message: format!("{name}: {}", failure.message), ..failure };
+        let bytes = bytes.map_err(named)?;
+        let text = utf8(&bytes).map_err(|why| named(Failure::invalid(format!("it is {why}"))))?;
+        Ok(text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes().to_vec())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use image::ImageFormat;
 
+use super::text::{UTF16, is_utf16};
+
 /// Formats with a fixed beginning.
 const BEGINNINGS: &[(&[u8], &str)] = &[
     (b"%PDF", "a PDF document"),
@@ -56,6 +58,23 @@ pub(super) fn by_beginning(bytes: &[u8]) -> Option<String> {
     text_of(start).filter(|text| text.contains("<svg")).map(|_| "an SVG drawing".to_owned())
 }
 
+/// The error for the first bytes of a file that is named as a text, and is none; `None` if it may be a text.
+pub(super) fn binary(start: &[u8]) -> Option<String> {
+    if is_utf16(start) {
+        return Some(format!("expected UTF-8; {UTF16}"));
+    }
+    let start = &start[..start.len().min(LOOKED_AT)];
+    // Names of columns may begin like a file of another kind, with PK or BM; but they are followed by text.
+    let is_binary = start.iter().any(|byte| *byte < b' ' && !byte.is_ascii_whitespace() && *byte != 0x0b);
+    let kind = by_beginning(start).filter(|_| is_binary && !start.is_empty())?;
+    let advice = match start {
+        [b'P', b'A', b'R', b'1', ..] => ": let its name end in .parquet",
+        [b'P', b'K', ..] => ": export a spreadsheet as .csv, or unpack the archive",
+        _ => "",
+    };
+    Some(format!("by its content this is {kind}, and no text{advice}"))
+}
+
 fn is_text(bytes: &[u8]) -> bool {
     text_of(&bytes[..bytes.len().min(LOOKED_AT)]).is_some()
 }
@@ -94,5 +113,29 @@ mod tests {
         ] {
             assert_eq!(kind_of(bytes), kind);
         }
+    }
+
+    #[test]
+    fn a_binary_file_that_is_named_as_a_text_is_known() {
+        for (bytes, why) in [
+            (
+                &b"PAR1\x15\x04\x15"[..],
+                "by its content this is a Parquet file, and no text: let its name end in .parquet",
+            ),
+            (
+                b"PK\x03\x04\x14\0\x06\0",
+                "a zip archive, or a document in one, and no text: export a spreadsheet as .csv",
+            ),
+            (b"\x89PNG\r\n\x1a\n", "a PNG image, and no text"),
+            (b"\xff\xfea\0,\0", "expected UTF-8; it is UTF-16"),
+        ] {
+            let told = binary(bytes).unwrap();
+            assert!(told.contains(why), "{told}");
+        }
+        // Tables whose first column begins like the mark of a kind of file, one of them in Latin-1.
+        for text in ["PK,name\n1,a\n", "BMI;kg\n22;70\n", "ID3,b\n", "P1,P2\n", "PAR1,PAR2\n1,2\n", ""] {
+            assert_eq!(binary(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(binary(b"BM,gr\xf6\xdfe\n"), None);
     }
 }

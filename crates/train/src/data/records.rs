@@ -9,7 +9,8 @@ use meshtf_tensor::json::{self, Kind, Member};
 use meshtf_tensor::memory;
 
 use super::file::{is_parquet, no_parquet};
-use super::{FilePart, LayoutOptions, MAX_LINE};
+use super::kind::binary;
+use super::{FilePart, LayoutOptions, MAX_LINE, utf8};
 
 /// The errors for a file without a line, and for one with the names of the columns alone.
 const EMPTY: &str = "it is empty; expected a line with the names of the columns";
@@ -81,10 +82,15 @@ impl Layout {
     /// Reads a whole table, and passes on its records.
     ///
     /// # Errors
-    /// InvalidArgument for a table without a record and for text that is not UTF-8 or JSON; ResourceExhausted for a line that is
+    /// InvalidArgument for a table without a record and for bytes that are no text of UTF-8, or no JSON; ResourceExhausted for a line that is
     /// too long; those of reading and of `each`.
     pub fn scan(&self, mut from: impl BufRead, each: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Scanned> {
         let failed = |error: std::io::Error| Failure::invalid(error.to_string());
+        if self.fields != Fields::Rows
+            && let Some(why) = binary(from.fill_buf().map_err(failed)?)
+        {
+            return Err(Failure::invalid(why));
+        }
         let mut names = None;
         let (mut begin, mut skipped) = (0, 0);
         while skipped < self.skip {
@@ -264,8 +270,8 @@ fn lines(
             return Err(too_long(number));
         }
         let begin = if at == 0 && line.starts_with(MARK) { MARK.len() } else { 0 };
-        let text = std::str::from_utf8(&line[begin..]).map(str::trim);
-        let text = text.map_err(|error| Failure::invalid(format!("line {number} is not UTF-8: {error}")))?;
+        let text = utf8(&line[begin..]).map(str::trim);
+        let text = text.map_err(|why| Failure::invalid(format!("line {number} is {why}")))?;
         if !text.is_empty() {
             each(number, at + begin as u64, text)?;
         }
@@ -412,8 +418,8 @@ impl CsvRecords<'_> {
     fn fields(&self, line: usize) -> Result<Vec<&str>> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let field = |(from, to): (usize, &usize)| {
-            let field = std::str::from_utf8(&self.text[from..*to]).map(str::trim);
-            field.map_err(|error| Failure::invalid(format!("line {line} is not UTF-8: {error}")))
+            let field = utf8(&self.text[from..*to]).map(str::trim);
+            field.map_err(|why| Failure::invalid(format!("line {line} is {why}")))
         };
         starts.zip(&self.ends[..self.ended]).map(field).collect()
     }

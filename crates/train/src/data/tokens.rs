@@ -277,7 +277,7 @@ pub fn listed_vocabulary(mut tokens: Vec<String>) -> Result<Vec<String>> {
 /// # Errors
 /// InvalidArgument if it is not UTF-8; those of [`listed_vocabulary`].
 pub fn vocabulary_of(bytes: &[u8]) -> Result<Vec<String>> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))?;
+    let text = super::utf8(bytes).map_err(|why| Failure::invalid(format!("it is {why}")))?;
     memory::admit(text.lines().count().saturating_mul(size_of::<String>()).saturating_add(bytes.len()))?;
     listed_vocabulary(text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(str::to_owned).collect())
 }
