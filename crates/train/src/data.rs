@@ -33,7 +33,7 @@ pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use compressed::Compression;
 pub use csv::Csv;
 pub use file::chosen;
-pub use file::{FilePart, is_parquet, is_table, read_tensor, unpacked};
+pub use file::{FilePart, SPREADSHEET, is_parquet, is_spreadsheet, is_table, read_tensor, unpacked};
 pub use fit::{Also, Fit, Offsets, Prepared, Wanted};
 pub use idx::head as idx_head;
 pub use idx::read as read_idx;

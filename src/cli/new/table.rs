@@ -6,7 +6,9 @@ use std::path::Path;
 
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_train::data::{FilePart, Layout, LayoutOptions, column_name, is_missing, is_parquet};
+use meshtf_train::data::{
+    FilePart, Layout, LayoutOptions, SPREADSHEET, column_name, is_missing, is_parquet, is_spreadsheet, kind_of,
+};
 
 use super::{Length, Model, classifier, document, listed, object, quoted};
 use crate::trainer::DataFile;
@@ -213,7 +215,7 @@ impl Table {
     pub fn of(path: &Path, name: &str, kind: &str) -> Result<Table, String> {
         let file = FilePart { file: name.to_owned(), part: None };
         if !file.is_table() {
-            return Err(format!("{kind} is a .csv, .tsv, .jsonl or .parquet file, perhaps compressed by gzip (.gz)"));
+            return Err(not_a_table(path, kind));
         }
         let options = layout_options(path, &file)?;
         let mut columns: Vec<Column> = Vec::new();
@@ -237,6 +239,38 @@ impl Table {
         let found = self.columns.iter().position(|column| column.name == name);
         found.ok_or_else(|| unknown(name, &self.columns))
     }
+}
+
+/// The error for a file that is no table by its name, with the name of one that looks like a table.
+fn not_a_table(path: &Path, kind: &str) -> String {
+    let is = format!("{kind} is a .csv, .tsv, .jsonl or .parquet file, perhaps compressed (.gz, .zst)");
+    if path.is_dir() {
+        return format!("this is a folder; {is}");
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if is_spreadsheet(&name) {
+        return format!("{SPREADSHEET}; {is}");
+    }
+    let mut start = Vec::new();
+    match open(path).and_then(|file| file.take(START).read_to_end(&mut start).map_err(|error| error.to_string())) {
+        Err(why) => return why,
+        Ok(_) if kind_of(&start) != "text" => return format!("this is {}; {is}", kind_of(&start)),
+        Ok(_) => {}
+    }
+    let text = String::from_utf8_lossy(&start);
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let (first, second) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    // Each line of a table has the same separators, but for quoted ones.
+    let count = |line: &str, mark: char| line.matches(mark).count();
+    let marks = DELIMITERS.into_iter().chain([',']).filter(|&mark| count(first, mark) > 0);
+    let mark = marks.filter(|&mark| count(first, mark) == count(second, mark)).max_by_key(|&mark| count(first, mark));
+    let ending = match mark {
+        _ if [first, second].iter().all(|line| line.trim_start().starts_with('{')) => "jsonl",
+        Some('\t') => "tsv",
+        Some(_) => "csv",
+        None => return format!("this is text; {is}"),
+    };
+    format!("it looks like a table: let its name end in .{ending}; {is}")
 }
 
 /// The model of a table.

@@ -101,6 +101,29 @@ fn a_table_without_columns_is_refused() {
 }
 
 #[test]
+fn a_file_that_is_no_table_by_its_name_is_described() {
+    let folder = TempDir::new().unwrap();
+    for (name, bytes, why) in [
+        (
+            "iris.data",
+            &b"5.1,3.5,Iris-setosa\n4.9,3.0,Iris-setosa\n"[..],
+            "it looks like a table: let its name end in .csv",
+        ),
+        ("t.txt", b"a\tb\n1\t2\n", "it looks like a table: let its name end in .tsv"),
+        ("rows.json", b"{\"a\": 1}\n{\"a\": 2}\n", "let its name end in .jsonl"),
+        ("poem.txt", b"The sun, and the moon\nand all\n", "this is text; a table is a .csv"),
+        ("s.XLSX", b"PK\x03\x04", "this is a spreadsheet: export it as .csv; a table is"),
+        ("s.dat", b"%PDF-1.7", "this is a PDF document; a table is"),
+    ] {
+        std::fs::write(folder.child(name), bytes).unwrap();
+        let told = table::model(&folder.child(name), name, None).err().unwrap();
+        assert!(told.contains(why) && told.ends_with("perhaps compressed (.gz, .zst)"), "{told}");
+    }
+    let told = table::model(folder.path(), "folder", None).err().unwrap();
+    assert!(told.starts_with("this is a folder; a table is"), "{told}");
+}
+
+#[test]
 fn a_series_is_cut_into_windows_of_its_columns() {
     let series = |text: &str, label: Option<&str>| {
         let folder = TempDir::new().unwrap();

@@ -85,6 +85,15 @@ pub fn is_table(file: &str) -> bool {
     [".csv", ".tsv", ".jsonl", PARQUET].iter().any(|ending| uncompressed(file).ends_with(ending))
 }
 
+/// Whether a file is a spreadsheet by its name.
+pub fn is_spreadsheet(file: &str) -> bool {
+    let file = file.to_lowercase();
+    [".xlsx", ".xlsm", ".xls", ".ods"].iter().any(|ending| file.ends_with(ending))
+}
+
+/// The remark on a spreadsheet.
+pub const SPREADSHEET: &str = "this is a spreadsheet: export it as .csv";
+
 /// The ending of Parquet files.
 const PARQUET: &str = ".parquet";
 
@@ -157,6 +166,9 @@ pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
         return if is_vector { numbers.reshaped([lines]) } else { Ok(numbers) };
     }
     let bytes = unpacked(bytes)?;
+    if is_spreadsheet(&named.file) {
+        return Err(Failure::invalid(SPREADSHEET));
+    }
     if bytes.starts_with(b"PK") || named.ends_with(".npz") {
         return read_npz(&bytes, part);
     }

@@ -5,7 +5,9 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value};
 
 use super::{Read, count, images, list, number, share, table, text, unknown, whole};
-use crate::data::{FilePart, HoldOutBy, ImageOptions, TableOptions, TextOptions, is_table};
+use crate::data::{
+    FilePart, HoldOutBy, ImageOptions, SPREADSHEET, TableOptions, TextOptions, is_spreadsheet, is_table,
+};
 
 /// The files that placeholders are fed from, and the constants that other placeholders are fed with.
 pub(super) type Fed = (Vec<(String, DataSource)>, Vec<(String, Tensor)>);
@@ -223,6 +225,9 @@ fn source(value: &Value, path: Path) -> Read<DataSource> {
     let window = source.table.window.filter(|_| is_of(named.is_text()));
     let of_table = TableOptions { window, ..TableOptions::default() };
     let has_columns = !source.columns.is_empty() || !source.except.is_empty() || source.table != of_table;
+    if has_columns && is_spreadsheet(&source.file) {
+        return wrong(SPREADSHEET);
+    }
     if has_columns && !is_of(is_table(&source.file)) {
         return wrong("only a table (.csv, .tsv, .jsonl, .parquet) has columns and options of a table");
     }

@@ -119,6 +119,10 @@ fn a_table_has_options() {
         let error = with(options).unwrap_err().to_string();
         assert!(error.contains(why), "{options}: {error}");
     }
+    let spreadsheet = r#"{"data": {"feed": {"x": {"file": "s.xlsx", "columns": ["a"]}}, "batch": 1},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}"#;
+    let error = read(spreadsheet).unwrap_err().to_string();
+    assert!(error.contains("this is a spreadsheet: export it as .csv"), "{error}");
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn files_of_every_form_are_read() {
         ("t.jsonl", b"PK\x03\x04\x14\0".to_vec(), "export a spreadsheet as .csv"),
         ("train-images-idx3-ubyte", vec![0, 0, 8], "not a valid idx file"),
         ("t", b"text".to_vec(), "this is a file without an extension; the kinds that are taken are .csv"),
-        ("t.xlsx", b"PK\x03\x04".to_vec(), "not a valid .npz file"),
+        ("t.xlsx", b"PK\x03\x04".to_vec(), "this is a spreadsheet: export it as .csv"),
         ("t.pq", b"PAR1".to_vec(), "this is a Parquet file, whose name ends in .parquet; the kinds"),
         ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "zstd: "),
         ("t.tfrecord", b"text".to_vec(), "a feature of TFRecords is read as the section \"data\" of a model says"),
