@@ -28,6 +28,14 @@ impl FileKind {
         }
     }
 
+    /// One, with its article.
+    fn one(self) -> &'static str {
+        match self {
+            FileKind::Images => "an image",
+            FileKind::Texts => "a .txt file",
+        }
+    }
+
     /// The name of one, and the endings of all.
     fn names(self) -> (&'static str, String) {
         match self {
@@ -69,6 +77,12 @@ impl ImageFolder {
         // New images have no class, and may be a single file.
         if path.is_file() && is_image(path) {
             return Ok(ImageFolder { classes: Vec::new(), images: vec![(path.to_owned(), 0)] });
+        }
+        if path.is_file() {
+            return Err(format!(
+                "this is a file; expected a folder of {one}s, with a folder for each class, or {}",
+                kind.one()
+            ));
         }
         let folders = entries(path)?;
         if !folders.is_empty() && folders.iter().all(|(_, path)| path.is_file() && is_image(path)) {

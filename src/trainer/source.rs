@@ -80,7 +80,11 @@ pub(super) struct Fed<'a> {
 
 impl Fed<'_> {
     pub fn error(&self, why: impl std::fmt::Display) -> Error {
-        Error::input(format!("data for {}: {}: {why}", self.name, self.source.file))
+        let (file, why) = (&self.source.file, why.to_string());
+        // The reason names a single image, too.
+        let own = Path::new(file).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let rest = why.strip_prefix(own).and_then(|rest| rest.strip_prefix(": ")).filter(|_| !own.is_empty());
+        Error::input(format!("data for {}: {file}: {}", self.name, rest.unwrap_or(&why)))
     }
 
     /// Refuses random changes of examples that are no images, which would end the training at its first batch.

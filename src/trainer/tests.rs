@@ -2,6 +2,7 @@
 
 mod fed;
 mod fits;
+mod images;
 mod kept;
 mod on_workers;
 mod windows;
