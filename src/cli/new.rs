@@ -1,6 +1,8 @@
 //! `meshtf new`: a model for given data, as a graph.json that can be trained.
 
+mod column;
 mod images;
+mod layout;
 mod lines;
 mod series;
 mod table;

@@ -32,6 +32,7 @@ pub use augment::{Augment, Flip};
 pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use compressed::Compression;
 pub use csv::Csv;
+pub use dates::iso_date;
 pub use file::chosen;
 pub use file::{FilePart, SPREADSHEET, is_parquet, is_spreadsheet, is_table, read_tensor, unpacked};
 pub use fit::{Also, Fit, Offsets, Prepared, Wanted};

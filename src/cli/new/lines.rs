@@ -4,7 +4,7 @@ use std::path::Path;
 
 use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, unpacked, utf8};
 
-use super::table::MAX_READ;
+use super::layout::MAX_READ;
 use super::{Length, Model, document, object, quoted};
 
 /// The fewest characters of a text.

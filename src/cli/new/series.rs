@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::table::{Column, Table};
+use super::column::Column;
+use super::table::Table;
 use super::{Length, Model, document, listed, object, quoted};
 
 /// Lines of a window, and the least of a shorter one.
@@ -58,7 +59,7 @@ impl<'c> Inputs<'c> {
                 }
                 continue;
             } else if !column.is_number() {
-                leave("it is text");
+                leave(&column.remark().unwrap_or_else(|| "it is text".to_owned()));
                 continue;
             } else if column.different.len() == 1 {
                 leave("it has one value in all lines");
@@ -93,7 +94,7 @@ fn of_date(column: &Column) -> Vec<&'static str> {
 
 /// The model of a series.
 pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Model, String> {
-    let table = Table::of(path, name, "a series")?;
+    let mut table = Table::of(path, name, "a series")?;
     let columns = &table.columns;
     let at = match label {
         Some(label) => table.position(label)?,
@@ -102,6 +103,8 @@ pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Mode
             .rposition(|column| column.is_number() && !column.is_count() && column.different.len() > 1)
             .ok_or_else(|| "it has no column of numbers that could be forecast; name one with --label".to_owned())?,
     };
+    let [layout, _] = table.divide(at, true);
+    let columns = &table.columns;
     let target = &columns[at];
     if !target.is_number() {
         return Err(format!("column {} is not one of numbers, so it cannot be forecast; name another", target.name));
@@ -123,11 +126,11 @@ pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Mode
         return Err(format!("it has {} lines; a forecast needs {least} or more", table.lines));
     }
     let inputs = Inputs::of(columns, at);
-    Ok(written(name, &table, target, &inputs, length))
+    Ok(written(name, &table, &layout, target, &inputs, length))
 }
 
-fn written(name: &str, table: &Table, target: &Column, inputs: &Inputs, length: usize) -> Model {
-    let (width, lines, layout) = (inputs.width, table.lines, &table.layout);
+fn written(name: &str, table: &Table, layout: &str, target: &Column, inputs: &Inputs, length: usize) -> Model {
+    let (width, lines) = (inputs.width, table.lines);
     let text = |text: String| quoted(&text);
     let of_x = text(format!("{length} lines of {name} in order, the last one now, of {width} numbers each."));
     let of_y = text(format!("The column {} a line later: 0 is its mean, 1 a standard deviation above.", target.name));
@@ -169,7 +172,8 @@ fn written(name: &str, table: &Table, target: &Column, inputs: &Inputs, length: 
     if !inputs.dates.is_empty() {
         let each =
             inputs.dates.iter().map(|(name, parts)| format!("{}: {}", quoted(name), listed(parts.iter().copied())));
-        x += &format!(",\n             \"dates\": {{ {} }}", each.collect::<Vec<_>>().join(", "));
+        let each = each.collect::<Vec<_>>().join(", ");
+        x += &format!(",\n             \"dates\": {{ {each} }}{}", table.date_format);
     }
     if inputs.has_missing {
         x += ", \"missing\": \"median\"";
@@ -204,6 +208,6 @@ fn written(name: &str, table: &Table, target: &Column, inputs: &Inputs, length: 
         if width == 1 { "" } else { "s" },
         target.name
     )];
-    summary.extend(inputs.left_out.iter().cloned());
+    summary.extend(table.remarks.iter().chain(&inputs.left_out).cloned());
     Model { text: document(&sections), summary }
 }

@@ -1,205 +1,21 @@
 //! A model for a table: its columns are looked up in the file.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 
-use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_train::data::{
-    FilePart, Layout, LayoutOptions, SPREADSHEET, column_name, is_missing, is_parquet, is_spreadsheet, kind_of,
-};
+use meshtf_train::data::{FilePart, SPREADSHEET, is_spreadsheet, kind_of};
 
+use super::column::{Column, Form, MAX_CLASSES, Style};
+use super::layout::{DELIMITERS, START, layout_members, layout_options, open, own_delimiter, scan};
 use super::{Length, Model, classifier, document, listed, object, quoted};
-use crate::trainer::DataFile;
 
-/// Bytes of a table or of texts that are read; of more, the rest is not looked at.
-pub(super) const MAX_READ: u64 = 256 << 20;
 /// The most different texts of a column that become one number each.
 const MAX_CATEGORIES: usize = 64;
-/// The most classes.
-const MAX_CLASSES: usize = 1000;
 /// The most whole numbers that are classes and not amounts.
 const MAX_NUMBERED: usize = 20;
-/// Bytes in which the delimiter and the names are looked up.
-const START: u64 = 1 << 16;
-/// The separators of fields that are tried, besides a comma.
-const DELIMITERS: [char; 3] = [';', '\t', '|'];
 /// Columns in a message.
 const MAX_SHOWN: usize = 12;
-
-/// The kinds of fields of a column.
-#[derive(Debug, Default)]
-pub(super) struct Column {
-    pub name: String,
-    numbers: usize,
-    /// Numbers with a comma before the fraction.
-    commas: usize,
-    whole: usize,
-    dates: usize,
-    texts: usize,
-    pub missing: usize,
-    /// The different fields, up to one more than there may be classes.
-    pub different: BTreeSet<String>,
-    /// Whether each field is the one before plus 1.
-    counts: bool,
-    last: Option<i64>,
-    /// The first and the last field that are not missing.
-    pub ends: Option<(String, String)>,
-}
-
-impl Column {
-    fn add(&mut self, field: &str) {
-        if is_missing(field) {
-            self.missing += 1;
-            return;
-        }
-        let number = field.strip_suffix('%').map_or(field, str::trim_end).parse::<f64>();
-        let is_truth = field.eq_ignore_ascii_case("true") || field.eq_ignore_ascii_case("false");
-        match number {
-            Ok(number) if number.is_finite() => self.numbers += 1,
-            _ if is_truth => self.numbers += 1,
-            _ if is_with_comma(field) => self.commas += 1,
-            _ if is_date(field) => self.dates += 1,
-            _ => self.texts += 1,
-        }
-        let whole = field.parse::<i64>().ok();
-        self.whole += usize::from(whole.is_some());
-        self.counts &= match (self.last, whole) {
-            (Some(last), Some(own)) => last.checked_add(1) == Some(own),
-            (None, own) => own.is_some(),
-            _ => false,
-        };
-        self.last = whole;
-        match &mut self.ends {
-            Some((_, last)) => field.clone_into(last),
-            None => self.ends = Some((field.to_owned(), field.to_owned())),
-        }
-        if self.different.len() <= MAX_CLASSES && !self.different.contains(field) {
-            self.different.insert(field.to_owned());
-        }
-    }
-
-    /// Whether it only numbers the lines.
-    pub fn is_count(&self) -> bool {
-        self.counts && self.filled() > 2
-    }
-
-    pub fn filled(&self) -> usize {
-        self.numbers + self.commas + self.dates + self.texts
-    }
-
-    pub fn is_number(&self) -> bool {
-        self.filled() > 0 && self.numbers + self.commas == self.filled()
-    }
-
-    pub fn is_date(&self) -> bool {
-        self.filled() > 0 && self.dates == self.filled()
-    }
-
-    /// The categories of a column of text, with that of missing fields.
-    fn categories(&self) -> usize {
-        self.different.len() + usize::from(self.missing > 0)
-    }
-}
-
-/// `1,5` or `-12,25`, as numbers are written where a comma stands before the fraction.
-fn is_with_comma(field: &str) -> bool {
-    field.split_once(',').is_some_and(|(whole, rest)| {
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        digits(whole.strip_prefix('-').unwrap_or(whole)) && digits(rest)
-    })
-}
-
-/// A date as the section `data` reads it without a form: 2026-05-31, perhaps with a time.
-fn is_date(field: &str) -> bool {
-    let bytes = field.as_bytes();
-    let is_day = bytes.len() >= 10
-        && bytes[..10].iter().enumerate().all(|(i, byte)| match i {
-            4 | 7 => *byte == b'-',
-            _ => byte.is_ascii_digit(),
-        });
-    is_day && bytes.get(10).is_none_or(|byte| matches!(byte, b' ' | b'T'))
-}
-
-/// The text of the file.
-fn open(path: &Path) -> Result<Box<dyn Read>, String> {
-    DataFile::table(path).map_err(|failure| failure.message)
-}
-
-/// The options by which the lines are cut, from the beginning of the file.
-pub(super) fn layout_options(path: &Path, file: &FilePart) -> Result<LayoutOptions, String> {
-    let mut options = LayoutOptions::default();
-    if file.ends_with(".jsonl") || is_parquet(&file.file) {
-        return Ok(options);
-    }
-    let mut line = Vec::new();
-    let mut start = BufReader::new(open(path)?.take(START));
-    start.read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
-    let line = String::from_utf8_lossy(&line);
-    let line = line.trim_start_matches('\u{feff}').trim_end();
-    let own = if file.ends_with(".tsv") { '\t' } else { ',' };
-    let count = |mark: char| line.matches(mark).count();
-    let other = DELIMITERS.into_iter().filter(|mark| *mark != own).max_by_key(|mark| count(*mark));
-    let delimiter = match other.filter(|mark| count(*mark) > count(own)) {
-        Some(mark) => {
-            options.delimiter = Some(mark);
-            mark
-        }
-        None => own,
-    };
-    let is_value = |field: &str| {
-        let field = field.trim().trim_matches('"');
-        field.parse::<f64>().is_ok() || is_with_comma(field) || is_date(field)
-    };
-    options.no_header = !line.is_empty() && line.split(delimiter).all(is_value);
-    Ok(options)
-}
-
-/// These options as members of JSON after others.
-pub(super) fn layout_members(options: &LayoutOptions) -> String {
-    let mut members = String::new();
-    if let Some(mark) = options.delimiter {
-        members += &format!(", \"delimiter\": {}", quoted(&mark.to_string()));
-    }
-    if options.no_header {
-        members += ", \"header\": false";
-    }
-    members
-}
-
-/// Takes the names of columns and the fields of a line.
-pub(super) type Each<'e> = dyn FnMut(&[String], &[&str]) -> Result<(), Failure> + 'e;
-
-/// Passes on the names and the fields of each line. Returns the number of lines, and whether these are all.
-pub(super) fn scan(
-    path: &Path,
-    file: &FilePart,
-    options: &LayoutOptions,
-    each: &mut Each<'_>,
-) -> Result<(usize, bool), String> {
-    let layout = Layout::of(file, options).map_err(|failure| failure.message)?;
-    let (mut lines, mut is_cut) = (0, false);
-    let scanned = layout.scan(BufReader::new(open(path)?), &mut |record| {
-        if record.begin > MAX_READ {
-            is_cut = true;
-            return Err(Failure::invalid("enough was read"));
-        }
-        lines += 1;
-        // Nested columns cannot be taken.
-        let is_field = |(name, _): &(&String, &&str)| column_name(name).1.is_none();
-        if record.names.iter().all(|name| column_name(name).1.is_none()) {
-            return each(record.names, record.fields);
-        }
-        let taken = record.names.iter().zip(record.fields).filter(is_field);
-        let (names, fields): (Vec<String>, Vec<&str>) = taken.map(|(name, field)| (name.clone(), *field)).unzip();
-        each(&names, &fields)
-    });
-    match scanned {
-        Err(failure) if !is_cut => Err(failure.message),
-        _ => Ok((lines, !is_cut)),
-    }
-}
 
 /// A table that was looked at.
 pub(super) struct Table {
@@ -207,8 +23,14 @@ pub(super) struct Table {
     pub lines: usize,
     /// Whether these are all of its lines.
     pub is_whole: bool,
+    /// The character between its fields.
+    delimiter: char,
     /// The options by which its lines are cut, as members of JSON after others.
-    pub layout: String,
+    layout: String,
+    /// That of its dates, unless they are of ISO 8601.
+    pub date_format: String,
+    /// Remarks for the user.
+    pub remarks: Vec<String>,
 }
 
 impl Table {
@@ -217,21 +39,36 @@ impl Table {
         if !file.is_table() {
             return Err(not_a_table(path, kind));
         }
-        let options = layout_options(path, &file)?;
+        let (options, mut remarks) = layout_options(path, &file)?;
         let mut columns: Vec<Column> = Vec::new();
-        let (lines, is_whole) = scan(path, &file, &options, &mut |names, fields| {
+        let lines = scan(path, &file, &options, &mut |names, fields| {
             if columns.is_empty() {
-                let column = |name: &String| Column { name: name.clone(), counts: true, ..Column::default() };
-                columns = names.iter().map(column).collect();
+                columns = names.iter().map(|name| Column::new(name)).collect();
             }
             columns.iter_mut().zip(fields).for_each(|(column, field)| column.add(field));
             Ok(())
         })?;
-        let mut layout = layout_members(&options);
-        if columns.iter().any(|column| column.commas > 0 && column.is_number()) {
-            layout += ", \"decimal\": \",\"";
+        let delimiter = options.delimiter.unwrap_or(own_delimiter(&file));
+        let form = Form::of(&columns);
+        columns.iter_mut().for_each(|column| column.decide(form));
+        let has_dates = columns.iter().any(Column::is_date);
+        let format = form.format().filter(|_| has_dates);
+        let date_format = format.map(|format| format!(", \"date_format\": {}", quoted(format))).unwrap_or_default();
+        let layout = layout_members(&options);
+        remarks.extend(lines.remarks);
+        Ok(Table { columns, lines: lines.count, is_whole: lines.are_all, delimiter, layout, date_format, remarks })
+    }
+
+    /// Decides how numbers are written in the columns that a model takes, and in the one that it predicts; returns the options of
+    /// both, as members of JSON after others. If the model takes that column, too, they are the same.
+    pub fn divide(&mut self, target: usize, is_taken: bool) -> [String; 2] {
+        let own = Style::of(&[&self.columns[target]], self.delimiter);
+        let others = self.columns.iter().enumerate().filter(|(place, _)| *place != target).map(|(_, column)| column);
+        let style = if is_taken { own } else { Style::of(&others.collect::<Vec<_>>(), self.delimiter) };
+        for (place, column) in self.columns.iter_mut().enumerate() {
+            column.read_in(if place == target { own } else { style });
         }
-        Ok(Table { columns, lines, is_whole, layout })
+        [style, own].map(|style| format!("{}{}", self.layout, style.members()))
     }
 
     /// The place of a column.
@@ -275,10 +112,11 @@ fn not_a_table(path: &Path, kind: &str) -> String {
 
 /// The model of a table.
 pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Model, String> {
-    let table = Table::of(path, name, "a table")?;
+    let mut table = Table::of(path, name, "a table")?;
     let last = table.columns.len().checked_sub(1).ok_or("it has no columns")?;
     let at = label.map_or(Ok(last), |label| table.position(label))?;
-    let Table { columns, lines, is_whole, layout } = table;
+    let layouts = table.divide(at, false);
+    let Table { columns, lines, is_whole, date_format, remarks, .. } = table;
     let target = &columns[at];
     let few = target.different.len() <= MAX_NUMBERED && target.different.len() * 5 <= lines;
     let is_class =
@@ -294,14 +132,14 @@ pub(super) fn model(path: &Path, name: &str, label: Option<&str>) -> Result<Mode
         return Err(why);
     }
 
-    let mut chosen = Chosen::default();
+    let mut chosen = Chosen { date_format, left_out: remarks, ..Chosen::default() };
     for column in columns.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, column)| column) {
         chosen.add(column, is_whole);
     }
     if chosen.width == 0 {
         return Err("no column besides the label can be taken".to_owned());
     }
-    Ok(written(name, target, is_class, lines, &chosen, &layout))
+    Ok(written(name, target, is_class, lines, &chosen, &layouts))
 }
 
 /// The error for a label that is no column.
@@ -330,7 +168,8 @@ struct Chosen<'c> {
     width: usize,
     has_missing: bool,
     has_numbers: bool,
-    /// The columns that are left out, and why.
+    date_format: String,
+    /// The columns that are left out, and why; and other remarks.
     left_out: Vec<String>,
 }
 
@@ -354,6 +193,8 @@ impl<'c> Chosen<'c> {
             self.dates.push(name);
             self.width += OF_DATE.len();
             self.has_numbers = true;
+        } else if let Some(why) = column.remark() {
+            return leave(&why);
         } else if !is_whole {
             return leave("it is text, and the file is too large to look up all of its values");
         } else if column.different.len() > MAX_CATEGORIES {
@@ -378,7 +219,8 @@ impl<'c> Chosen<'c> {
             feed += &format!(",\n             \"categories\": {{ {} }}", each(&self.categories, "\"one_hot\""));
         }
         if !self.dates.is_empty() {
-            feed += &format!(",\n             \"dates\": {{ {} }}", each(&self.dates, &listed(OF_DATE)));
+            let dates = each(&self.dates, &listed(OF_DATE));
+            feed += &format!(",\n             \"dates\": {{ {dates} }}{}", self.date_format);
         }
         if self.has_missing {
             feed += ", \"missing\": \"median\"";
@@ -390,7 +232,8 @@ impl<'c> Chosen<'c> {
     }
 }
 
-fn written(name: &str, target: &Column, is_class: bool, lines: usize, chosen: &Chosen, layout: &str) -> Model {
+fn written(name: &str, target: &Column, is_class: bool, lines: usize, chosen: &Chosen, layouts: &[String; 2]) -> Model {
+    let [of_x, layout] = layouts;
     let (width, classes) = (chosen.width, target.different.len());
     let length = Length::of(lines, 32, 2000);
     let of_label = format!("{{ \"file\": {}, \"columns\": {}", quoted(name), listed([target.name.as_str()]));
@@ -447,7 +290,7 @@ fn written(name: &str, target: &Column, is_class: bool, lines: usize, chosen: &C
     summary.extend(chosen.left_out.iter().cloned());
     let description =
         format!("{} {} by the other columns of {name}.", if is_class { "Tells" } else { "Predicts" }, target.name);
-    let feeds = [("x", chosen.feed(name, layout)), ("y", feed)];
+    let feeds = [("x", chosen.feed(name, of_x)), ("y", feed)];
     let data = if is_class { length.data_of_classes(&feeds, &target.name) } else { length.data(&feeds) };
     let mut sections = vec![
         ("version", "1".to_owned()),

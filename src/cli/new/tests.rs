@@ -85,9 +85,99 @@ fn another_delimiter_and_missing_names_are_found() {
         (x["delimiter"].as_str(), x["decimal"].as_str(), x["header"].as_bool()),
         (Some(";"), Some(","), Some(false))
     );
-    assert_eq!(file["data"]["feed"]["y"]["normalize"], "standard");
+    let y = &file["data"]["feed"]["y"];
+    // The label is written with a point.
+    assert_eq!((y["normalize"].as_str(), y["decimal"].as_str()), (Some("standard"), None));
     assert_eq!(file["data"]["hold_out"], 0.2, "amounts have no classes");
     assert_eq!(file["nodes"]["out"]["units"], 1);
+}
+
+/// Reads the table of a model as a training reads it.
+fn loaded(model: &Model, text: &str) -> crate::trainer::TrainingData {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.child("t.csv"), text).unwrap();
+    let sections = meshtf_train::file::read(&model.text).unwrap();
+    let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
+    let graph = Graph::new(program.nodes).unwrap();
+    let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default());
+    loaded.unwrap_or_else(|error| panic!("{error}\n{}", model.text)).data
+}
+
+#[test]
+fn numbers_are_taken_as_the_table_writes_them() {
+    let lines = |field: &dyn Fn(usize) -> String, mark: char| {
+        (0..40).map(|i| format!("{}{mark}{}\n", field(i), ["a", "b"][i % 2])).collect::<String>()
+    };
+    let large = |i: usize| if i == 0 { "981".to_owned() } else { format!("\"1,{:03}\"", i * 7) };
+    let million = |i: usize| format!("\"{i},000,000\"");
+    let beside_point = |i: usize| format!("{}.{},\"1,{:03}\"", i % 9, i % 3, i * 7);
+    let german = |i: usize| format!("1.{:03},50", i * 11);
+    let quoted = |i: usize| format!("\"{i},5\"");
+    for (head, field, mark, wanted) in [
+        ("x,y", &large as &dyn Fn(usize) -> String, ',', (None, Some(","))),
+        ("x,y", &million, ',', (None, Some(","))),
+        ("area,x,y", &beside_point, ',', (None, Some(","))),
+        ("x;y", &german, ';', (Some(","), Some("."))),
+        ("x,y", &quoted, ',', (Some(","), None)),
+        ("x;y", &|i: usize| format!("{i}.25"), ';', (None, None)),
+    ] {
+        let text = format!("{head}\n{}", lines(field, mark));
+        let model = table(&text, None).unwrap();
+        let x = &value(&model)["data"]["feed"]["x"];
+        assert_eq!((x["decimal"].as_str(), x["thousands"].as_str()), wanted, "{text:.60}");
+        assert!(model.summary.iter().all(|line| !line.contains("left out")), "{:?}", model.summary);
+        loaded(&model, &text);
+    }
+    // The options are those of all columns of a placeholder.
+    let text = lines(&|i: usize| format!("{i}.5;{i}.25;{i},5"), ';');
+    let model = table(&format!("a;b;c;y\n{text}"), None).unwrap();
+    let told = "column c is left out: its numbers, such as 0,5, are written in another way than those of other columns";
+    assert!(model.summary.iter().any(|line| line == told), "{:?}", model.summary);
+}
+
+#[test]
+fn dates_of_other_forms_are_taken() {
+    let lines = |form: &dyn Fn(usize) -> String| {
+        (0..40).map(|i| format!("{},{},{}\n", form(i), i * 7 % 5, ["a", "b"][i % 2])).collect::<String>()
+    };
+    let (day, month) = (|i: usize| i % 28 + 1, |i: usize| i % 12 + 1);
+    for (form, wanted) in [
+        (&(|i: usize| format!("{:02}.{:02}.2021", day(i), month(i))) as &dyn Fn(usize) -> String, "%d.%m.%Y"),
+        (&|i: usize| format!("{:02}.{:02}.2021 07:30", day(i), month(i)), "%d.%m.%Y %H:%M"),
+        (&|i: usize| format!("{}/{}/2021", month(i), day(i)), "%m/%d/%Y"),
+        (&|i: usize| format!("{}/{}/2021", day(i), month(i)), "%d/%m/%Y"),
+    ] {
+        let text = format!("day,n,y\n{}", lines(form));
+        let model = table(&text, None).unwrap();
+        let x = &value(&model)["data"]["feed"]["x"];
+        assert_eq!(x["date_format"], wanted);
+        assert_eq!(x["columns"], serde_json::json!(["day", "n"]));
+        loaded(&model, &text);
+    }
+    let text = format!("day,n,y\n{}", lines(&|i: usize| format!("{}/{}/2021", i % 9 + 1, i % 7 + 1)));
+    let model = table(&text, None).unwrap();
+    assert!(model.summary.iter().any(|line| line.contains("have the day or the month first")), "{:?}", model.summary);
+}
+
+#[test]
+fn a_first_line_of_values_is_an_example() {
+    let kinds = ["Iris-a", "Iris-b", "Iris-c"];
+    let iris: String = (0..30).map(|i| format!("{}.1,{}.9,{}\n", i % 5, i % 4, kinds[i % 3])).collect();
+    let model = table(&iris, None).unwrap();
+    let feed = &value(&model)["data"]["feed"];
+    assert_eq!((&feed["x"]["header"], &feed["x"]["columns"]), (&false.into(), &serde_json::json!(["0", "1"])));
+    assert_eq!(feed["y"]["columns"], serde_json::json!(["2"]));
+    assert!(model.summary[0].starts_with("30 lines: 2 numbers tell 3 classes of 2"), "{:?}", model.summary);
+    assert!(model.summary.iter().any(|line| line.starts_with("line 1 has values and no names")), "{:?}", model.summary);
+    loaded(&model, &iris);
+    // Its label occurs again, although its number is whole.
+    let whole: String = (0..30).map(|i| format!("{},{}\n", i * 7 % 11, kinds[i % 3])).collect();
+    assert_eq!(value(&table(&whole, None).unwrap())["data"]["feed"]["x"]["header"], false);
+    // Years are names.
+    let years: String = (0..30).map(|i| format!("{},{},{}\n", i * 7 % 5, i * 3 % 11, kinds[i % 3])).collect();
+    let model = table(&format!("2019,2020,kind\n{years}"), None).unwrap();
+    assert_eq!(value(&model)["data"]["feed"]["x"]["columns"], serde_json::json!(["2019", "2020"]));
+    assert!(model.summary.iter().any(|line| line.contains("names of the columns, 2019 among them")));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use meshtf_tensor::failure::Failure;
 use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, is_missing, unpacked, utf8};
 
-use super::table::{MAX_READ, layout_members, layout_options, scan};
+use super::layout::{MAX_READ, layout_members, layout_options, scan};
 use super::{Length, Model, classifier, document, object, quoted};
 use crate::trainer::folder::{FileKind, ImageFolder};
 
@@ -63,9 +63,9 @@ struct Column {
 /// A model for the column with the most words, and the column of labels.
 pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<Model, String> {
     let file = FilePart { file: name.to_owned(), part: None };
-    let layout = layout_options(path, &file)?;
+    let (layout, mut remarks) = layout_options(path, &file)?;
     let mut columns: Vec<Column> = Vec::new();
-    let (lines, _) = scan(path, &file, &layout, &mut |names, fields| {
+    let lines = scan(path, &file, &layout, &mut |names, fields| {
         if columns.is_empty() {
             let column =
                 |name: &String| Column { name: name.clone(), words: 0, missing: 0, different: BTreeSet::new() };
@@ -80,6 +80,8 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
         }
         Ok(())
     })?;
+    remarks.extend(lines.remarks);
+    let lines = lines.count;
     if lines == 0 {
         return Err("it has no lines of values".to_owned());
     }
@@ -112,7 +114,9 @@ pub(super) fn of_table(path: &Path, name: &str, label: Option<&str>) -> Result<M
     let of_text = format!("\"file\": {file}, \"columns\": {text}{of_layout}");
     let description = format!("Tells {} by the words of the column {text} of {name}.", target.name);
     let labels = Labels { feed: label, column: &target.name, count: classes };
-    Ok(written(&description, &of_text, &labels, lines, looked))
+    let mut model = written(&description, &of_text, &labels, lines, looked);
+    model.summary.extend(remarks);
+    Ok(model)
 }
 
 /// A model for a folder with a folder of texts for each class.

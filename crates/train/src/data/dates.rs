@@ -101,3 +101,8 @@ pub(super) fn number_of(date: Date, part: DatePart) -> f64 {
         DatePart::Seconds => (local.and_utc().timestamp() - offset) as f64,
     }
 }
+
+/// A date of this form, or of ISO 8601 without one, as `2026-05-31 12:30:00`; `None` if the field is none.
+pub fn iso_date(field: &str, format: Option<&str>) -> Option<String> {
+    Some(date(field, format)?.local.format("%Y-%m-%d %H:%M:%S").to_string())
+}
