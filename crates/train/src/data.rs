@@ -13,6 +13,7 @@ mod images;
 mod kind;
 mod measure;
 mod npz;
+mod objects;
 mod options;
 mod order;
 #[cfg(feature = "parquet")]

@@ -17,6 +17,8 @@ pub(super) const MAX_READ: u64 = 256 << 20;
 pub(super) const START: u64 = 1 << 16;
 /// Lines that are compared with the first one, to find out whether it has names.
 const MAX_COMPARED: usize = 200;
+/// Most remarks on keys of JSON that are no columns.
+const MAX_OTHERS: usize = 8;
 /// The separators of fields that are tried, besides a comma.
 pub(super) const DELIMITERS: [char; 3] = [';', '\t', '|'];
 
@@ -131,12 +133,20 @@ pub(super) fn scan(
 ) -> Result<Lines, String> {
     let layout = Layout::of(file, options).map_err(|failure| failure.message)?;
     let mut lines = Lines { count: 0, are_all: true, remarks: Vec::new() };
+    let mut others = HashSet::new();
     let scanned = layout.scan(BufReader::new(open(path)?), &mut |record| {
         if record.begin > MAX_READ {
             lines.are_all = false;
             return Err(Failure::invalid("enough was read"));
         }
         lines.count += 1;
+        if let Some(key) = record.other
+            && others.len() < MAX_OTHERS
+            && others.insert(key.to_owned())
+        {
+            let why = format!("it occurs from line {} on, and in none of the first 4 MiB", record.line);
+            lines.remarks.push(format!("column {key} is left out: {why}"));
+        }
         // Nested columns cannot be taken.
         let barred = |name: &String| column_name(name).1.is_some();
         if !record.names.iter().any(barred) {
@@ -147,7 +157,7 @@ pub(super) fn scan(
                 (name, Some(is)) => Some(format!("column {name} is left out: it {is}")),
                 _ => None,
             };
-            lines.remarks = record.names.iter().filter_map(remark).collect();
+            lines.remarks.extend(record.names.iter().filter_map(remark));
         }
         let taken = record.names.iter().zip(record.fields).filter(|(name, _)| !barred(name));
         let (names, fields): (Vec<String>, Vec<&str>) = taken.map(|(name, field)| (name.clone(), *field)).unzip();

@@ -214,6 +214,18 @@ fn a_file_that_is_no_table_by_its_name_is_described() {
 }
 
 #[test]
+fn all_keys_of_a_table_of_json_are_columns() {
+    let folder = TempDir::new().unwrap();
+    let line =
+        |i: usize| format!("{{\"a\": {}, \"b\": {}, \"y\": \"{}\"}}\n", i * 7 % 5, i * 3 % 11, ["n", "p"][i % 2]);
+    let text = "{\"a\": 3, \"y\": \"p\"}\n".to_owned() + &(0..40).map(line).collect::<String>();
+    std::fs::write(folder.child("t.jsonl"), text).unwrap();
+    let file = value(&table::model(&folder.child("t.jsonl"), "t.jsonl", Some("y")).unwrap());
+    assert_eq!(file["data"]["feed"]["x"]["columns"], serde_json::json!(["a", "b"]));
+    assert_eq!(file["data"]["feed"]["x"]["missing"], "median");
+}
+
+#[test]
 fn a_series_is_cut_into_windows_of_its_columns() {
     let series = |text: &str, label: Option<&str>| {
         let folder = TempDir::new().unwrap();

@@ -134,6 +134,14 @@ impl Prepared {
                     keys.add(record.fields[at])?;
                 }
             }
+            let takes_all = |wanted: &Wanted<'_>| wanted.fit.is_none() && wanted.columns.is_empty();
+            if let Some(key) = record.other.filter(|_| wanted.iter().any(takes_all)) {
+                wrong = wrong.or(Some(format!(
+                    "line {}: {key} is in none of the objects in the first 4 MiB, which have the names of the columns: add \
+                     \"{key}\": null to the first object, or name the columns to take in \"columns\"",
+                    record.line
+                )));
+            }
             bad.add(wrong);
             if kept.len() == kept.capacity() {
                 memory::admit(kept.len())?;

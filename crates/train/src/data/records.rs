@@ -1,15 +1,15 @@
 //! The records of a table: lines with separated fields, or an object of JSON a line.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::{BufRead, Read};
 
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::json::{self, Kind, Member};
 use meshtf_tensor::memory;
 
 use super::file::{is_parquet, no_parquet};
 use super::kind::binary;
+use super::objects::{self, fields_of, keys_of};
 use super::{FilePart, LayoutOptions, MAX_LINE, utf8};
 
 /// The errors for a file without a line, and for one with the names of the columns alone.
@@ -49,6 +49,8 @@ pub struct Record<'a> {
     pub fields: &'a [&'a str],
     /// The reason why its fields cannot be told apart; then there are none.
     pub fault: Option<&'a str>,
+    /// A key of its object that is no column, since it is in none of the objects at the beginning of the file.
+    pub other: Option<&'a str>,
 }
 
 impl Layout {
@@ -106,19 +108,22 @@ impl Layout {
             skipped += 1;
         }
         let (has_one, has_records) = (Cell::new(false), Cell::new(false));
+        let other = RefCell::new(None::<String>);
         let mut each = |line: usize, begin: u64, fields: std::result::Result<&[&str], &str>| -> Result<()> {
             let (fields, fault) = (fields.unwrap_or_default(), fields.err());
+            let other = other.take();
+            let other = other.as_deref();
             let Some(names) = &names else {
                 let own = names.insert(self.names(fields)?);
                 has_one.set(own.len() == 1);
                 has_records.set(!self.has_header);
                 return match self.has_header {
-                    false => each(Record { names: own, line, begin, fields, fault }),
+                    false => each(Record { names: own, line, begin, fields, fault, other }),
                     true => Ok(()),
                 };
             };
             has_records.set(true);
-            each(Record { names, line, begin, fields, fault })
+            each(Record { names, line, begin, fields, fault, other })
         };
         let end = match self.fields {
             Fields::Separated(_) | Fields::Rows => {
@@ -144,10 +149,11 @@ impl Layout {
                 each(line, begin, Ok(&fields))
             })?,
             Fields::Json => {
-                let mut keys: Option<Vec<String>> = None;
+                let (mut keys, from) = keys_of(from)?;
+                let mut is_first = true;
                 lines(from, begin, skipped, &mut |line, begin, text| {
-                    let is_first = keys.is_none();
-                    let (keys, fields) = match json_fields(line, text, &mut keys) {
+                    let is_first = std::mem::replace(&mut is_first, false);
+                    let (keys, objects::Fields { fields, other: own }) = match fields_of(line, text, &mut keys) {
                         // Without the first one there are no keys.
                         Err(failure) if !is_first => return each(line, begin, Err(&failure.message)),
                         read => read?,
@@ -155,6 +161,7 @@ impl Layout {
                     if is_first {
                         each(line, begin, Ok(&keys.iter().map(String::as_str).collect::<Vec<_>>()))?;
                     }
+                    *other.borrow_mut() = own;
                     each(line, begin, Ok(&fields.iter().map(String::as_str).collect::<Vec<_>>()))
                 })?
             }
@@ -194,7 +201,7 @@ impl Layout {
                 let mut keys = Some(names.to_vec());
                 lines(piece, 1, 0, &mut |line, begin, text| match self.fields {
                     Fields::Json => {
-                        let (_, fields) = json_fields(line, text, &mut keys)?;
+                        let (_, objects::Fields { fields, .. }) = fields_of(line, text, &mut keys)?;
                         next(line, begin, &fields.iter().map(String::as_str).collect::<Vec<_>>())
                     }
                     _ => next(line, begin, &text.split_ascii_whitespace().collect::<Vec<_>>()),
@@ -277,34 +284,6 @@ fn lines(
         }
         at += read as u64;
     }
-}
-
-/// The fields of an object, in the order of the keys, which are those of the first object. A key that an object lacks is a
-/// missing field, and so is null; other keys are ignored.
-///
-/// # Errors
-/// InvalidArgument for text that is not an object, and for a list or an object as a value.
-fn json_fields<'k>(line: usize, text: &str, keys: &'k mut Option<Vec<String>>) -> Result<(&'k [String], Vec<String>)> {
-    let wrong = |why: String| Failure::invalid(format!("line {line}: {why}"));
-    let value = json::parse(text).map_err(|fault| wrong(format!("it is not JSON: {}", fault.why)))?;
-    let Kind::Object(members) = value.kind else {
-        return Err(wrong("expected an object, {\"a\": 1, …}".to_owned()));
-    };
-    let keys = keys.get_or_insert_with(|| members.iter().map(|member| member.key.to_string()).collect());
-    let mut fields = vec![String::new(); keys.len()];
-    for Member { key, value, .. } in members {
-        let Some(place) = keys.iter().position(|own| *own == key) else { continue };
-        fields[place] = match value.kind {
-            Kind::Null => String::new(),
-            Kind::String(text) => text.trim().to_owned(),
-            Kind::Number(text) => text.to_owned(),
-            Kind::Bool(truth) => truth.to_string(),
-            Kind::List(_) | Kind::Object(_) => {
-                return Err(wrong(format!("{key} is a list or an object; expected a number or text")));
-            }
-        };
-    }
-    Ok((keys, fields))
 }
 
 /// The records of a text of separated fields that is read in blocks.

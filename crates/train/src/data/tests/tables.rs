@@ -43,6 +43,24 @@ fn lines_are_cut_into_fields() {
     }
 }
 
+/// The columns of a table of JSON are the keys of all objects at its beginning, in the order in which they occur.
+#[test]
+fn a_key_that_the_first_object_lacks_is_a_column() {
+    let zero = || TableOptions { missing: Some(Missing::Value(0.0)), ..options() };
+    let text = "{\"a\": 1}\n{\"b\": 2, \"a\": 3}\n{\"c\": [4], \"a\": null}\n";
+    assert_eq!(read("t.jsonl", text, &[], zero()).unwrap(), (vec![3, 2], vec![1.0, 0.0, 3.0, 2.0, 0.0, 0.0]));
+    assert_eq!(read("t.jsonl", text, &["b"], zero()).unwrap().1, [0.0, 2.0, 0.0]);
+    assert_eq!(read("t.jsonl", "{}\n{\"a\": 7}", &["a"], zero()).unwrap().1, [0.0, 7.0]);
+    let why = read("t.jsonl", "[1]\n{\"a\": 7}\n", &["a"], zero()).unwrap_err().message;
+    assert!(why.contains("line 1: expected an object"), "{why}");
+    // A key that occurs for the first time after 4 MiB is no column: it is ignored unless all columns are taken.
+    let late = "{\"a\": 1}\n".repeat((4 << 20) / 9 + 1) + "{\"a\": 2, \"late\": 3}\n";
+    let (dims, numbers) = read("t.jsonl", &late, &["a"], options()).unwrap();
+    assert_eq!((dims[1], numbers[dims[0] - 1]), (1, 2.0));
+    let why = read("t.jsonl", &late, &[], options()).unwrap_err().message;
+    assert!(why.contains("late is in none of the objects in the first 4 MiB"), "{why}");
+}
+
 #[test]
 fn numbers_are_read_as_people_write_them() {
     let german = || TableOptions { decimal: Some(','), thousands: Some('.'), ..layout(';', false, 0) };
