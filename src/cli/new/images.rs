@@ -51,8 +51,8 @@ pub(super) fn model(path: &Path, name: &str) -> Result<Model, String> {
         ),
     };
     let augment = "\"augment\" in data.feed.x changes the images to train with at random, each time anew: add \"flip\": \
-                   \"horizontal\" if a mirrored image is of the same class, unlike letters and digits, or remove it to train with the \
-                   files as they are.";
+                   \"horizontal\" if a mirrored image is of the same class, unlike letters and digits, or remove it to train with \
+                   the files as they are.";
     let pixels = quoted(&format!("Images of {height} by {width} pixels ({colour}), from 0 to 1.{from} {augment}"));
     let in_order = quoted(&format!("The class, by the name of its folder: {}.", shown(&folder.classes)));
     let mut nodes = vec![

@@ -84,8 +84,8 @@ impl Layout {
     /// Reads a whole table, and passes on its records.
     ///
     /// # Errors
-    /// InvalidArgument for a table without a record and for bytes that are no text of UTF-8, or no JSON; ResourceExhausted for a line that is
-    /// too long; those of reading and of `each`.
+    /// InvalidArgument for a table without a record and for bytes that are no text of UTF-8, or no JSON; ResourceExhausted for
+    /// a line that is too long; those of reading and of `each`.
     pub fn scan(&self, mut from: impl BufRead, each: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Scanned> {
         let failed = |error: std::io::Error| Failure::invalid(error.to_string());
         if self.fields != Fields::Rows
