@@ -13,6 +13,7 @@ use meshtf_graph::{Graph, NodeDef, Output, op, read};
 /// of rows that are not ragged).
 const LESS_KNOWN: &[&str] = &[
     "DebugNanCount",
+    "DenseCountSparseOutput",
     "Dilation2D",
     "Einsum",
     "ExtractVolumePatches",
@@ -26,8 +27,13 @@ const LESS_KNOWN: &[&str] = &[
     "MatrixDiagV3",
     "MaxPoolGradGradV2",
     "MaxPoolV2",
+    "RaggedBincount",
+    "RaggedCountSparseOutput",
     "RaggedTensorToVariant",
+    "RandomIndexShuffle",
     "SerializeIterator",
+    "SparseBincount",
+    "SparseCountSparseOutput",
     "SplitV",
 ];
 

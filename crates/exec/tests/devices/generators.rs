@@ -11,10 +11,10 @@ fn a_state_that_names_its_algorithm_gives_the_numbers_of_one_without() {
         new = Placeholder dtype=int64
         set = AssignVariableOp state new dtype=int64
         now = ReadVariableOp state dtype=int64
-        shape = Const value=2,3 dtype=int32
+        shape = Placeholder dtype=int32
         keys = Placeholder dtype=uint64
         counter = Placeholder dtype=uint64
-        alg = Const value=1 dtype=int32
+        alg = Placeholder dtype=int32
         drawn = StatefulStandardNormal state shape dtype=float32
         wanted = StatelessRandomNormalV2 shape keys counter alg dtype=float32",
     );
@@ -22,12 +22,17 @@ fn a_state_that_names_its_algorithm_gives_the_numbers_of_one_without() {
     let wide = |words: Vec<u64>| Tensor::vector(words);
     let state = Tensor::vector(vec![1i64, 7, 9, 5]);
     cluster.run(&graph, &[("new", state)], &["^set"]).unwrap();
-    let drawn = cluster.run(&graph, &[], &["drawn"]).unwrap();
-    let feeds = [("keys", wide(vec![5])), ("counter", wide(vec![7, 9]))];
+    let drawn = cluster.run(&graph, &[("shape", Tensor::vector(vec![2i32, 3]))], &["drawn"]).unwrap();
+    let shape = Tensor::vector(vec![2i32, 3]);
+    let alg = Tensor::scalar(1i32);
+    let feeds = [("shape", shape), ("alg", alg), ("keys", wide(vec![5])), ("counter", wide(vec![7, 9]))];
     assert_eq!(drawn, cluster.run(&graph, &feeds, &["wanted"]).unwrap());
     // Six numbers take 256 counts each.
     assert_eq!(cluster.run(&graph, &[], &["now"]).unwrap(), [Tensor::vector(vec![1i64, 7 + 6 * 256, 9, 5])]);
     let state = Tensor::vector(vec![2i64, 7, 9, 5]);
     cluster.run(&graph, &[("new", state)], &["^set"]).unwrap();
-    assert_eq!(cluster.run(&graph, &[], &["drawn"]).unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(
+        cluster.run(&graph, &[("shape", Tensor::vector(vec![2i32, 3]))], &["drawn"]).unwrap_err().code,
+        Code::InvalidArgument
+    );
 }

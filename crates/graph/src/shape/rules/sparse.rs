@@ -29,8 +29,8 @@ pub(super) const RULES: &[Entry] = &[
     ("sparse_reduce_sparse", |_| Some(vec![Fact::default(), Fact::default(), Fact::default()]), Extent::Unknown),
     ("sparse_union", sparse_union, Extent::Unknown),
     ("sparse_counts", |call| Some(whole(call, call.size(None))), Extent::Unknown),
-    ("sparse_bins", sparse_bins, Extent::Unknown),
-    ("ragged_bins", ragged_bins, Extent::Unknown),
+    ("sparse_bins", |_| None, Extent::Unknown),
+    ("ragged_bins", |_| None, Extent::Unknown),
     ("ragged_fill", ragged_fill, Extent::Unknown),
     ("sparse_values", values, Extent::Unknown),
     ("sparse_add_gradient", add_gradient, Extent::Unknown),
@@ -159,30 +159,14 @@ fn segment_rows(call: &Call) -> Option<Vec<Fact>> {
 /// The elements of two tensors.
 fn sparse_union(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
-    Some(vec![vec![count, size(call, 0, 1)].into(), vec![count].into()])
-}
-
-/// A row of bins for each row of a sparse tensor, or bins alone.
-fn sparse_bins(call: &Call) -> Option<Vec<Fact>> {
-    let bins = call.size_in(3).unwrap_or_else(|| call.size(None));
-    let rank = call.dims(2)?.first()?.known()?;
-    let rows = call.values(2).and_then(|sizes| usize::try_from(*sizes.first()?).ok());
-    one(if rank == 1 { vec![bins] } else { vec![call.size(rows), bins] })
-}
-
-/// A row of bins for each row of a ragged tensor.
-fn ragged_bins(call: &Call) -> Option<Vec<Fact>> {
-    let bins = call.size_in(2).unwrap_or_else(|| call.size(None));
-    let rows = call.map(size(call, 0, 0), |ends| ends.checked_sub(1));
-    one(vec![rows, bins])
+    Some(vec![vec![count, call.size(None)].into(), vec![count].into()])
 }
 
 /// The rows of values, the values, a flag for each row, and a place for each value.
 fn ragged_fill(call: &Call) -> Option<Vec<Fact>> {
     let count = call.size(None);
-    let rows = call.value(2).and_then(|rows| usize::try_from(rows).ok());
     let places = Some(size(call, 0, 0)).filter(|size| size.known().is_some()).unwrap_or_else(|| size(call, 1, 0));
-    Some(vec![vec![count].into(), vec![count].into(), vec![call.size(rows)].into(), vec![places].into()])
+    Some(vec![vec![count].into(), vec![count].into(), vec![call.size(None)].into(), vec![places].into()])
 }
 
 /// One value for each index.
