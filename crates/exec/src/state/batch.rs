@@ -29,10 +29,7 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("BatchFunction", |node, site| {
         let (limits, mut named) = (limits(node)?, Named::new_own(node, site)?);
         let width = node.attrs.dtypes("Tin")?.len();
-        let [function] = node.attrs.functions("f")? else {
-            return Err(Failure::invalid("f must be one function"));
-        };
-        let callee = (site.callee)(function, site);
+        let callee = (site.callee)(node.attrs.function("f")?, site);
         Ok(Box::new(move |mut tokens, context| {
             let mut captured = tokens.drain(width.min(tokens.len())..).collect::<Option<Vec<Token>>>();
             let captured = captured.take().ok_or_else(|| Failure::invalid("a captured tensor is missing"))?;
