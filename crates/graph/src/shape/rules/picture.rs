@@ -78,7 +78,11 @@ fn combined_suppression(call: &Call) -> Option<Vec<Fact>> {
     let (boxes, scores) = (call.of_rank(0, 4)?, call.of_rank(1, 3)?);
     let mut count = call.size_in(3)?;
     if call.bool("pad_per_class")? {
-        let each = call.count(2).zip(scores[2].known()).map(|(each, classes)| each.saturating_mul(classes));
+        let each = call
+            .value(2)
+            .and_then(|each| usize::try_from(each).ok())
+            .zip(scores[2].known())
+            .map(|(each, classes)| each.saturating_mul(classes));
         count = each.map_or_else(|| call.size(None), |most| call.map(count, |count| Some(count.min(most))));
     }
     let batch = boxes[0];
