@@ -76,7 +76,13 @@ fn functions_of_the_program_are_called_and_their_answers_checked() {
     let program = Arc::new(Functions::default());
     cluster.resources[0].set_program(program.clone());
     cluster.check(&graph, &[], &[("twice", "40l"), ("more", "80l"), ("most", "160l")]);
-    cluster.fails(&graph, &["float"], Code::InvalidArgument, "0-th value returned by float is double, but expects float", "float");
+    cluster.fails(
+        &graph,
+        &["float"],
+        Code::InvalidArgument,
+        "0-th value returned by float is double, but expects float",
+        "float",
+    );
     cluster.fails(
         &graph,
         &["none"],
@@ -107,5 +113,8 @@ fn without_a_program_the_remedy_is_named() {
     let mut cluster = Cluster::new(1);
     let failure = cluster.run(&graph, &[], &["twice"]).unwrap_err();
     assert_eq!(failure.code, Code::InvalidArgument);
-    assert!(failure.message.contains("Python does not run in a node") && failure.message.contains("TFRecord"), "{failure}");
+    assert!(
+        failure.message.contains("Python does not run in a node") && failure.message.contains("TFRecord"),
+        "{failure}"
+    );
 }
