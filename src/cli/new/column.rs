@@ -25,12 +25,13 @@ impl Style {
     const AFTER_COMMA: [Style; 4] = [Style::Plain, Style::Thousands, Style::Comma, Style::CommaThousands];
     const OTHERWISE: [Style; 4] = [Style::Plain, Style::Comma, Style::CommaThousands, Style::Thousands];
 
-    /// The one in which the most of these columns are numbers.
-    pub fn of(columns: &[&Column], delimiter: char) -> Style {
+    /// The one in which the most of these columns are numbers, among those in which all of `required` are.
+    pub fn of(columns: &[&Column], required: &[&Column], delimiter: char) -> Style {
         let order = if delimiter == ',' { Style::AFTER_COMMA } else { Style::OTHERWISE };
         let count = |style: Style| columns.iter().filter(|column| column.is_number_in(style)).count();
-        let most = order.into_iter().map(count).max().unwrap_or(0);
-        order.into_iter().find(|&style| count(style) == most).unwrap_or(Style::Plain)
+        let fits = |style: &Style| required.iter().all(|column| column.is_number_in(*style));
+        let most = order.into_iter().filter(fits).map(count).max().unwrap_or(0);
+        order.into_iter().filter(fits).find(|&style| count(style) == most).unwrap_or(Style::Plain)
     }
 
     /// Its options of a table, as members of JSON after others.

@@ -62,9 +62,13 @@ impl Table {
     /// Decides how numbers are written in the columns that a model takes, and in the one that it predicts; returns the options of
     /// both, as members of JSON after others. If the model takes that column, too, they are the same.
     pub fn divide(&mut self, target: usize, is_taken: bool) -> [String; 2] {
-        let own = Style::of(&[&self.columns[target]], self.delimiter);
+        let of_target = [&self.columns[target]];
         let others = self.columns.iter().enumerate().filter(|(place, _)| *place != target).map(|(_, column)| column);
-        let style = if is_taken { own } else { Style::of(&others.collect::<Vec<_>>(), self.delimiter) };
+        let others: Vec<&Column> = others.collect();
+        let [style, own] = match is_taken {
+            true => [Style::of(&others, &of_target, self.delimiter); 2],
+            false => [Style::of(&others, &[], self.delimiter), Style::of(&of_target, &[], self.delimiter)],
+        };
         for (place, column) in self.columns.iter_mut().enumerate() {
             column.read_in(if place == target { own } else { style });
         }

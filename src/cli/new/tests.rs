@@ -257,6 +257,12 @@ fn a_series_is_cut_into_windows_of_its_columns() {
     let dated: String = (0..60).map(|i| format!("{},{}\n", day(i), i * i % 17)).collect();
     let file = value(&series(&dated, None).unwrap());
     assert_eq!(file["data"]["feed"]["y"]["columns"], serde_json::json!(["1"]));
+    // The column that is forecast has whole numbers, which are written in one way.
+    let comma: String = (0..60).map(|i| format!("{},5;{}\n", i * 7 % 11, i * i % 17)).collect();
+    let file = value(&series(&format!("temp;load\n{comma}"), None).unwrap());
+    let (x, y) = (&file["data"]["feed"]["x"], &file["data"]["feed"]["y"]);
+    assert_eq!((&x["columns"], &x["decimal"]), (&serde_json::json!(["temp", "load"]), &",".into()));
+    assert_eq!((&y["columns"], &y["decimal"]), (&serde_json::json!(["load"]), &",".into()));
     let backwards: String = (0..60).rev().map(|i| format!("{},{}\n", day(i), i * i % 17)).collect();
     for (text, label, why) in [
         (&*text, Some("note"), "is not one of numbers"),

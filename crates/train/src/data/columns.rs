@@ -409,10 +409,14 @@ fn by_number(known: &HashMap<String, usize>) -> Vec<&str> {
 
 /// A text without characters that control a terminal, for a message.
 pub(super) fn visible(text: &str) -> String {
-    text.chars().fold(String::new(), |shown, letter| match letter.is_control() && letter != '\t' {
-        true => shown + &letter.escape_default().to_string(),
-        false => shown + letter.encode_utf8(&mut [0; 4]),
-    })
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() && letter != '\t' {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
 }
 
 /// Some labels, for a message.
