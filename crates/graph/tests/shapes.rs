@@ -197,12 +197,20 @@ fn shapes_are_inferred_as_a_graph_grows() {
     }
 }
 
-/// TensorFlow 2.21 refuses each of these nodes when it is added to a graph.
-#[test]
-fn shapes_that_contradict_each_other_are_found_without_running() {
+/// The error for a node `n` that takes placeholders `a` and `b` of these shapes.
+fn refused(a: &str, b: &str, node: &str) -> String {
     let placeholder = |name: &str, shape: &str| {
         format!(r#""{name}": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": {shape}}}}}"#)
     };
+    let text =
+        format!(r#"{{"version": 1, "nodes": {{{}, {}, "n": {{{node}}}}}}}"#, placeholder("a", a), placeholder("b", b));
+    let graph = Graph::new(meshtf_graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+    graph.check_shapes().expect_err(node).to_string()
+}
+
+/// TensorFlow 2.21 refuses each of these nodes when it is added to a graph.
+#[test]
+fn shapes_that_contradict_each_other_are_found_without_running() {
     for (a, b, node, why) in [
         (
             "[null, 4]",
@@ -247,13 +255,146 @@ fn shapes_that_contradict_each_other_are_found_without_running() {
             "logits and labels do not broadcast",
         ),
     ] {
-        let text = format!(
-            r#"{{"version": 1, "nodes": {{{}, {}, "n": {{{node}}}}}}}"#,
-            placeholder("a", a),
-            placeholder("b", b)
-        );
-        let graph = Graph::new(meshtf_graph::read(text.as_bytes()).unwrap().nodes).unwrap();
-        let error = graph.check_shapes().expect_err(node).to_string();
+        let error = refused(a, b, node);
+        assert!(error.starts_with("node n (") && error.contains(why), "{error}");
+    }
+}
+
+/// TensorFlow 2.21 refuses each of these nodes when it is added to a graph, and the slices beyond the end when they run.
+#[test]
+fn windows_slices_and_pieces_that_do_not_fit_are_found_without_running() {
+    let window = |op: &str, more: &str| {
+        let b = if op.starts_with("Conv") || op.starts_with("Depth") { r#", "b""# } else { "" };
+        format!(r#""op": "{op}", "inputs": ["a"{b}], "attrs": {{{more}}}"#)
+    };
+    let plain = r#""strides": [1, 1, 1, 1], "padding": "VALID""#;
+    for (a, b, node, why) in [
+        (
+            "[null, 8, 8, 1]",
+            "[9, 9, 1, 4]",
+            window("Conv2D", plain),
+            "a is [?,8,8,1], b is [9,9,1,4]: the window spans 9 elements along axis 1, and the image has 8",
+        ),
+        (
+            "[null, 10, 8, 1]",
+            "[5, 5, 1, 4]",
+            window("Conv2D", r#""strides": [1, 1, 1, 1], "padding": "VALID", "dilations": [1, 2, 2, 1]"#),
+            "the window spans 9 elements along axis 2, and the image has 8",
+        ),
+        (
+            "[2, 1, 4, 8]",
+            "[7, 1, 1, 4]",
+            window(
+                "Conv2D",
+                r#""strides": [1, 1, 1, 1], "padding": "EXPLICIT", "explicit_paddings": [0, 0, 0, 0, 1, 1, 0, 0],
+                "data_format": "NCHW""#,
+            ),
+            "the window spans 7 elements along axis 2, and the image with its padding has 6",
+        ),
+        ("[2, 8, 8, 1]", "[9, 1, 1, 4]", window("DepthwiseConv2dNative", plain), "the window spans 9 elements"),
+        (
+            "[2, 8, 8, 1]",
+            "[1]",
+            window("MaxPool", r#""ksize": [1, 12, 12, 1], "strides": [1, 12, 12, 1], "padding": "VALID""#),
+            "a is [2,8,8,1]: the window spans 12 elements along axis 1, and the image has 8",
+        ),
+        (
+            "[2, 8, 8, 1]",
+            "[1]",
+            window("AvgPool", r#""ksize": [1, 1, 9, 1], "strides": [1, 1, 1, 1], "padding": "VALID""#),
+            "the window spans 9 elements along axis 2",
+        ),
+        (
+            "[2, 8, 8]",
+            "[1]",
+            window("MaxPool", r#""ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME""#),
+            "input 0 (input) has rank 3, not 4",
+        ),
+    ] {
+        let error = refused(a, b, &node);
+        assert!(error.starts_with("node n (") && error.contains(why), "{error}");
+    }
+    for (a, b, node, why) in [
+        (
+            "[2, 3, 4]",
+            "[2]",
+            r#""op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["a", [0, 1]]"#,
+            "input 0 (features) has rank 3, not 2",
+        ),
+        (
+            "[4, 5]",
+            "[1]",
+            r#""op": "Slice", "inputs": ["a", [2, 0], [3, 2]]"#,
+            "the slice takes 3 elements from 2 on along axis 0, which has 4",
+        ),
+        ("[4, 5]", "[1]", r#""op": "Slice", "inputs": ["a", [5, 0], [-1, 2]]"#, "begins at 5 along axis 0"),
+        ("[4, 5]", "[1]", r#""op": "Slice", "inputs": ["a", [1], [1]]"#, "of rank 2 is sliced along 1 axes"),
+        (
+            "[4]",
+            "[1]",
+            r#""op": "StridedSlice", "inputs": ["a", [5], [6], [1]], "attrs": {"shrink_axis_mask": 1}"#,
+            "5 is no index of 4 elements",
+        ),
+        (
+            "[4]",
+            "[1]",
+            r#""op": "StridedSlice", "inputs": ["a", [0, 0], [1, 1], [1, 1]]"#,
+            "a tensor of rank 1 is sliced along 2 axes",
+        ),
+        ("[4, 5]", "[1]", r#""op": "ArgMax", "inputs": ["a", 2]"#, "2 is not an axis of a tensor of rank 2"),
+        (
+            "[5, 2]",
+            "[1]",
+            r#""op": "Split", "inputs": [0, "a"], "attrs": {"num_split": 2}"#,
+            "5 elements along axis 0 do not divide into 2 equal parts",
+        ),
+        ("[5, 2]", "[1]", r#""op": "Split", "inputs": [2, "a"], "attrs": {"num_split": 2}"#, "2 is not an axis"),
+        (
+            "[5, 2]",
+            "[1]",
+            r#""op": "SplitV", "inputs": ["a", [2, 2], 0], "attrs": {"num_split": 2}"#,
+            "pieces of [2, 2] do not add up to the 5 elements along axis 0",
+        ),
+        (
+            "[3]",
+            "[1]",
+            r#""op": "Unpack", "inputs": ["a"], "attrs": {"num": 2}"#,
+            "3 elements along axis 0 do not give 2 outputs",
+        ),
+        (
+            "[3, 1]",
+            "[1]",
+            r#""op": "Squeeze", "inputs": ["a"], "attrs": {"squeeze_dims": [0]}"#,
+            "axis 0 has size 3, and only an axis of size 1 is removed",
+        ),
+        ("[3, 1]", "[1]", r#""op": "Tile", "inputs": ["a", [2]]"#, "of rank 2 is repeated along 1 axes"),
+        ("[3, 1]", "[1]", r#""op": "Pad", "inputs": ["a", [[1, 1]]]"#, "of rank 2 has paddings for 1 axes"),
+        ("[3, 1]", "[1]", r#""op": "Pad", "inputs": ["a", [[1, 1], [-1, 0]]]"#, "a padding of -1 is negative"),
+        ("[3, 2]", "[1]", r#""op": "BroadcastTo", "inputs": ["a", [3, 4]]"#, "it does not broadcast to that shape"),
+        (
+            "[2, 3]",
+            "[4, 5]",
+            r#""op": "Einsum", "inputs": ["a", "b"], "attrs": {"equation": "ij,jk->ik"}"#,
+            "for the label j, the sizes 3 and 4 differ",
+        ),
+        (
+            "[2, 3, 1]",
+            "[3, 5]",
+            r#""op": "Einsum", "inputs": ["a", "b"], "attrs": {"equation": "ij,jk->ik"}"#,
+            "input 0 has rank 3, and 2 labels, ij",
+        ),
+        ("[]", "[1]", r#""op": "Softmax", "inputs": ["a"]"#, "a scalar has no last axis"),
+        ("[]", "[1]", r#""op": "LogSoftmax", "inputs": ["a"]"#, "a scalar has no last axis"),
+        ("[3]", "[1]", r#""op": "TopKV2", "inputs": ["a", 5]"#, "the last axis has 3 elements, fewer than 5"),
+        (
+            "[3, 2]",
+            "[1]",
+            r#""op": "InTopK", "inputs": ["a", [1, 0]], "attrs": {"k": 1}"#,
+            "the numbers of examples 3 and 2 differ",
+        ),
+        ("[3]", "[1]", r#""op": "GatherV2", "inputs": ["a", [0], 1]"#, "1 is not an axis of a tensor of rank 1"),
+    ] {
+        let error = refused(a, b, node);
         assert!(error.starts_with("node n (") && error.contains(why), "{error}");
     }
 }

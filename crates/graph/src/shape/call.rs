@@ -41,6 +41,15 @@ impl Call<'_> {
         }
     }
 
+    /// As [`of_rank`](Call::of_rank), for an input that the kernel refuses if it has another rank.
+    pub fn only_of_rank(&self, input: usize, rank: usize) -> Option<Dims> {
+        self.of_rank(input, rank).or_else(|| {
+            let own = self.dims(input)?.len();
+            let name = self.node.op.inputs.get(input).map(|arg| format!(" ({})", arg.name)).unwrap_or_default();
+            self.refuse(|| format!("input {input}{name} has rank {own}, not {rank}"))
+        })
+    }
+
     /// The merged sizes of inputs that must all have the same shape; `None` if they differ. If state is doubted, kernels are
     /// not trusted to refuse shapes that differ: the sizes are then known only if they are known, and equal, for every input.
     pub fn merged(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {

@@ -35,7 +35,10 @@ impl Expand for Layers {
     }
 
     fn add(&mut self, nodes: Vec<NodeDef>) -> Result<(), GraphError> {
-        self.0.0.borrow_mut().g.extend(nodes)
+        let mut state = self.0.0.borrow_mut();
+        state.g.extend(nodes)?;
+        // A layer that takes a refused shape would name itself as the reason.
+        state.g.settled().check_shapes()
     }
 
     fn expand(&mut self, layer: &Layer) -> Result<usize> {
@@ -57,6 +60,7 @@ impl Expand for Layers {
             model.on(&layer.device, add)
         }
         let state = model.0.borrow();
+        state.g.settled().check_shapes()?;
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }

@@ -79,7 +79,14 @@ fn refuse_elements(call: &Call, wanted: &[Element]) {
 }
 
 fn broadcast_to(call: &Call) -> Option<Vec<Fact>> {
-    Some(vec![Fact { dims: call.sizes(1), like: call.shape_of(1), ..Fact::default() }])
+    let dims = call.sizes(1);
+    if let (Some(own), Some(wanted)) = (call.dims(0), &dims) {
+        let differ = |(own, wanted): (&Size, &Size)| own.known() != Some(1) && merge_sizes(*own, *wanted).is_none();
+        if own.len() > wanted.len() || own.iter().rev().zip(wanted.iter().rev()).any(differ) {
+            return call.refuse(|| "it does not broadcast to that shape".to_owned());
+        }
+    }
+    Some(vec![Fact { dims, like: call.shape_of(1), ..Fact::default() }])
 }
 
 fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
@@ -92,7 +99,10 @@ fn expand_dims(call: &Call) -> Option<Vec<Fact>> {
 fn squeeze(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
     let axes = call.node.attrs.ints("squeeze_dims").ok()?;
-    let axes: Vec<usize> = axes.iter().map(|&a| axis(a, dims.len())).collect::<Option<_>>()?;
+    let axes: Vec<usize> = axes.iter().map(|&a| call.axis(a, dims.len())).collect::<Option<_>>()?;
+    if let Some((at, size)) = axes.iter().find_map(|&at| Some((at, dims[at].known().filter(|size| *size != 1)?))) {
+        return call.refuse(|| format!("axis {at} has size {size}, and only an axis of size 1 is removed"));
+    }
     if axes.is_empty() && dims.iter().any(|size| size.known().is_none()) {
         return None;
     }
@@ -115,6 +125,11 @@ fn transpose(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn tile(call: &Call) -> Option<Vec<Fact>> {
+    if let (Some(own), Some(count)) = (call.dims(0).map(|dims| dims.len()), call.count(1))
+        && own != count
+    {
+        return call.refuse(|| format!("a tensor of rank {own} is repeated along {count} axes"));
+    }
     let Some(times) = call.counts(1) else {
         return one(call.unknown(call.dims(0).map(|dims| dims.len()).or_else(|| call.count(1))?));
     };
@@ -127,9 +142,16 @@ fn tile(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn pad(call: &Call) -> Option<Vec<Fact>> {
+    if let Some(negative) = call.values(1).and_then(|pads| pads.into_iter().find(|pad| *pad < 0)) {
+        return call.refuse(|| format!("a padding of {negative} is negative"));
+    }
     let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
     let (pads, _) = pads.as_chunks::<2>();
-    let dims = call.of_rank(0, pads.len())?;
+    let other = || {
+        let own = call.dims(0)?.len();
+        call.refuse(|| format!("a tensor of rank {own} has paddings for {} axes", pads.len()))
+    };
+    let dims = call.of_rank(0, pads.len()).or_else(other)?;
     let padded = |(&size, pads): (&Size, &[usize; 2])| match pads {
         [0, 0] => size,
         [before, after] => call.map(size, |size| size.checked_add(*before)?.checked_add(*after)),
@@ -203,8 +225,11 @@ fn of_each_output(call: &Call, dims: &Dims) -> Vec<Fact> {
 
 fn unpack(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
-    let along = axis(call.int("axis")?, dims.len())?;
-    merge_sizes(dims.remove(along), Size::Known(call.node.outputs.len()))?;
+    let along = call.axis(call.int("axis")?, dims.len())?;
+    let (own, outputs) = (dims.remove(along), call.node.outputs.len());
+    if let Some(own) = own.known().filter(|own| *own != outputs) {
+        return call.refuse(|| format!("{own} elements along axis {along} do not give {outputs} outputs"));
+    }
     let mut facts = of_each_output(call, &dims);
     if let (true, Some(elements)) = (dims.is_empty(), call.elements(0)) {
         facts.iter_mut().zip(elements).for_each(|(fact, &element)| fact.elements = Some(vec![element]));
@@ -216,8 +241,12 @@ fn split(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(1)?;
     match call.value(0) {
         Some(along) => {
-            let along = axis(along, dims.len())?;
-            dims[along] = call.map(dims[along], |size| size.checked_div(call.node.outputs.len()));
+            let (along, parts) = (call.axis(along, dims.len())?, call.node.outputs.len());
+            if let Some(size) = dims[along].known().filter(|size| !size.is_multiple_of(parts)) {
+                return call
+                    .refuse(|| format!("{size} elements along axis {along} do not divide into {parts} equal parts"));
+            }
+            dims[along] = call.map(dims[along], |size| size.checked_div(parts));
         }
         None => dims = call.unknown(dims.len()),
     }
@@ -231,9 +260,14 @@ fn split_v(call: &Call) -> Option<Vec<Fact>> {
         return one(dims);
     }
     let Some(along) = call.value(2) else { return Some(of_each_output(call, &call.unknown(dims.len()))) };
-    let along = axis(along, dims.len())?;
+    let along = call.axis(along, dims.len())?;
     let sizes = call.values(1).filter(|sizes| sizes.len() == call.node.outputs.len());
     let stated: i64 = sizes.iter().flatten().filter(|&&size| size >= 0).sum();
+    if let (Some(sizes), Some(whole)) = (&sizes, dims[along].known().and_then(|whole| i64::try_from(whole).ok()))
+        && (stated > whole || (stated < whole && sizes.iter().all(|size| *size >= 0)))
+    {
+        return call.refuse(|| format!("pieces of {sizes:?} do not add up to the {whole} elements along axis {along}"));
+    }
     let left = dims[along].known().and_then(|whole| whole.checked_sub(usize::try_from(stated).ok()?));
     let piece = |i: usize| {
         let size = match sizes.as_ref().map(|sizes| sizes[i]) {

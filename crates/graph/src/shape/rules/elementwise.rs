@@ -6,6 +6,7 @@ use crate::shape::{Dims, Element, Extent, Fact, Size};
 
 pub(super) const RULES: &[Entry] = &[
     ("same", same, Extent::Shapes),
+    ("same_of_rows", same_of_rows, Extent::Shapes),
     ("same_as_second", same_as_second, Extent::Shapes),
     ("forward", forward, Extent::Shapes),
     ("forward_all", forward_all, Extent::Shapes),
@@ -36,6 +37,14 @@ pub(super) const RULES: &[Entry] = &[
 /// The shape of the first input.
 fn same(call: &Call) -> Option<Vec<Fact>> {
     like(call, 0)
+}
+
+/// As [`same`], for an op along the last axis.
+fn same_of_rows(call: &Call) -> Option<Vec<Fact>> {
+    match call.dims(0) {
+        Some(dims) if dims.is_empty() => call.refuse(|| "a scalar has no last axis".to_owned()),
+        _ => same(call),
+    }
 }
 
 fn same_as_second(call: &Call) -> Option<Vec<Fact>> {

@@ -45,9 +45,34 @@ struct Window {
     padding: (i64, i64),
 }
 
+/// The number of elements between the first and the last one under a window, both included; `None` if its size is unknown.
+fn span(window: Window) -> Option<i64> {
+    let size = i64::try_from(window.size.known()?).ok()?;
+    size.checked_sub(1)?.checked_mul(window.dilation)?.checked_add(1)
+}
+
+/// As [`places`], along an axis on which the image, with its explicit padding, cannot be smaller than the window. TensorFlow
+/// refuses such a node when it is added to a graph; a kernel has no position for the window, and its output no elements.
+fn fitted(call: &Call, at: usize, size: Size, window: Window) -> Option<Size> {
+    let padding = match call.node.attrs.str("padding").ok()? {
+        "SAME" => return places(call, size, window),
+        "VALID" => 0,
+        _ => window.padding.0.checked_add(window.padding.1)?,
+    };
+    let own = size.known().and_then(|size| i64::try_from(size).ok()?.checked_add(padding));
+    if let (Some(own), Some(span)) = (own, span(window))
+        && own < span
+    {
+        let padded = if padding == 0 { "" } else { " with its padding" };
+        return call
+            .refuse(|| format!("the window spans {span} elements along axis {at}, and the image{padded} has {own}"));
+    }
+    places(call, size, window)
+}
+
 /// The number of positions of a window along an axis.
 fn places(call: &Call, size: Size, window: Window) -> Option<Size> {
-    let Window { size: window, stride, dilation, padding: (before, after) } = window;
+    let Window { stride, padding: (before, after), .. } = window;
     let padding = call.node.attrs.str("padding").ok()?;
     if stride <= 0 {
         return None;
@@ -57,10 +82,6 @@ fn places(call: &Call, size: Size, window: Window) -> Option<Size> {
     }
     let count = |size: usize| {
         let size = i64::try_from(size).ok()?;
-        let span = |window: Size| {
-            let window = i64::try_from(window.known()?).ok()?;
-            window.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)
-        };
         let count = match padding {
             "SAME" => size.checked_add(stride - 1)? / stride,
             "VALID" => size.checked_sub(span(window)?)?.checked_add(stride)? / stride,
@@ -86,7 +107,7 @@ fn of_axes(call: &Call, attr: &str, rank: usize) -> Option<Vec<i64>> {
 
 /// The output image of a convolution; `channels` of its filter.
 fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fact>> {
-    let (mut dims, filter) = (call.of_rank(0, rank)?, call.of_rank(1, rank)?);
+    let (mut dims, filter) = (call.only_of_rank(0, rank)?, call.only_of_rank(1, rank)?);
     let strides = of_axes(call, "strides", rank)?;
     let dilations = of_axes(call, "dilations", rank).unwrap_or_else(|| vec![1; rank]);
     let paddings = call.node.attrs.ints("explicit_paddings").unwrap_or_default();
@@ -94,7 +115,7 @@ fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fac
     for (at, &size) in (first..).zip(&filter[..rank - 2]) {
         let padding = (paddings.get(2 * at).copied().unwrap_or(0), paddings.get(2 * at + 1).copied().unwrap_or(0));
         let window = Window { size, stride: strides[at], dilation: dilations[at], padding };
-        dims[at] = places(call, dims[at], window)?;
+        dims[at] = fitted(call, at, dims[at], window)?;
     }
     // The channels may be in groups.
     if let (None, Some(own), Some(each)) = (channels, dims[channel].known(), filter[rank - 2].known())
@@ -116,7 +137,7 @@ fn conv3d(call: &Call) -> Option<Vec<Fact>> {
 
 /// A convolution of each channel with separate filters.
 fn depthwise(call: &Call) -> Option<Vec<Fact>> {
-    let (image, filter) = (call.of_rank(0, 4)?, call.of_rank(1, 4)?);
+    let (image, filter) = (call.only_of_rank(0, 4)?, call.only_of_rank(1, 4)?);
     let own = call.common("the numbers of channels", image[layout(call, 4).0], filter[2])?;
     let channels = match (own.known(), filter[3].known()) {
         (Some(own), Some(each)) => call.size(own.checked_mul(each)),
@@ -126,14 +147,16 @@ fn depthwise(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn pooled(call: &Call, rank: usize) -> Option<Vec<Fact>> {
-    let mut dims = call.of_rank(0, rank)?;
+    // The layout NCHW_VECT_C has one axis more.
+    let has_more = call.node.attrs.str("data_format").is_ok_and(|format| format.len() > rank);
+    let mut dims = if has_more { call.of_rank(0, rank)? } else { call.only_of_rank(0, rank)? };
     let (windows, strides) = (of_axes(call, "ksize", rank)?, of_axes(call, "strides", rank)?);
     let paddings = call.node.attrs.ints("explicit_paddings").unwrap_or_default();
     for at in 0..rank {
         if (windows[at], strides[at]) != (1, 1) {
             let padding = (paddings.get(2 * at).copied().unwrap_or(0), paddings.get(2 * at + 1).copied().unwrap_or(0));
             let size = Size::Known(usize::try_from(windows[at]).ok()?);
-            dims[at] = places(call, dims[at], Window { size, stride: strides[at], dilation: 1, padding })?;
+            dims[at] = fitted(call, at, dims[at], Window { size, stride: strides[at], dilation: 1, padding })?;
         }
     }
     one(dims)

@@ -23,6 +23,7 @@ pub(super) const RULES: &[Entry] = &[
 
 fn slice(call: &Call) -> Option<Vec<Fact>> {
     let (dims, begins) = (call.dims(0), call.counts(1));
+    fits(call)?;
     let Some(sizes) = call.values(2) else {
         return one(call.unknown(dims.map(|dims| dims.len()).or_else(|| call.count(1)).or_else(|| call.count(2))?));
     };
@@ -42,6 +43,30 @@ fn slice(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![Fact { dims: Some(taken), elements, ..Fact::default() }])
 }
 
+/// Refuses the slice, as the kernel does, if it is known to have another rank than its tensor or to leave it.
+fn fits(call: &Call) -> Option<()> {
+    let (Some(dims), Some(begins)) = (call.dims(0), call.values(1)) else { return Some(()) };
+    if begins.len() != dims.len() {
+        return call.refuse(|| format!("a tensor of rank {} is sliced along {} axes", dims.len(), begins.len()));
+    }
+    let sizes = call.values(2);
+    for (at, (size, begin)) in dims.iter().zip(begins).enumerate() {
+        let Some(own) = size.known().and_then(|own| i64::try_from(own).ok()) else { continue };
+        if !(0..=own).contains(&begin) {
+            return call.refuse(|| format!("the slice begins at {begin} along axis {at}, which has {own} elements"));
+        }
+        match sizes.as_ref().and_then(|sizes| sizes.get(at)) {
+            Some(&taken) if taken < -1 || taken > own - begin => {
+                let why =
+                    || format!("the slice takes {taken} elements from {begin} on along axis {at}, which has {own}");
+                return call.refuse(why);
+            }
+            _ => {}
+        }
+    }
+    Some(())
+}
+
 /// `x[a:b:c, d]`; slices with `...` or new axes only if their specification is known.
 fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;
@@ -55,7 +80,9 @@ fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     // The number of the tensor's axes that the specification covers, apart from `...`.
     let is_ellipsis = |i: usize| bit(ellipsis_mask, i);
     let spoken = (0..count).filter(|&i| !is_ellipsis(i) && !bit(new_mask, i)).count();
-    let left = dims.len().checked_sub(spoken)?;
+    let left = dims.len().checked_sub(spoken);
+    let many = || format!("a tensor of rank {} is sliced along {spoken} axes", dims.len());
+    let left = left.or_else(|| call.refuse(many))?;
     let mut kept = Dims::new();
     let mut places = None;
     let mut at = 0;
@@ -70,6 +97,9 @@ fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
             at += 1;
             let value = |of: &Option<Vec<i64>>| of.as_ref().and_then(|of| of.get(i).copied());
             let (own_begin, end) = (value(&begins), value(&ends));
+            if let (true, Some(at), Some(own)) = (bit(shrink_mask, i), own_begin, size.known()) {
+                axis(at, own).or_else(|| call.refuse(|| format!("{at} is no index of {own} elements")))?;
+            }
             if bit(shrink_mask, i) {
                 places = own_begin.map(|begin| (begin, 1, 1));
                 continue;
@@ -125,7 +155,7 @@ fn gather_v2(call: &Call) -> Option<Vec<Fact>> {
     let Some(along) = call.value(2) else {
         return one(call.unknown((params.len() + indices.len()).checked_sub(1 + batch)?));
     };
-    let along = axis(along, params.len())?;
+    let along = call.axis(along, params.len())?;
     let rest = indices.get(batch..)?;
     let dims: Dims = [params.get(..batch)?, params.get(batch..along)?, rest, &params[along + 1..]].concat();
     let elements = match (call.counts(1), params.len(), along) {

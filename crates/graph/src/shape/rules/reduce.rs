@@ -66,9 +66,10 @@ fn product(call: &Call) -> Option<Vec<Fact>> {
 fn arg(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     match call.value(1) {
-        _ if dims.len() <= 1 => one(Dims::new()),
+        // As in TensorFlow, the axis of a scalar is left to the kernel.
+        _ if dims.is_empty() => one(dims),
         Some(at) => {
-            dims.remove(axis(at, dims.len())?);
+            dims.remove(call.axis(at, dims.len())?);
             one(dims)
         }
         None => one(call.unknown(dims.len() - 1)),
@@ -137,10 +138,15 @@ fn einsum(call: &Call) -> Option<Vec<Fact>> {
     }
     let mut sizes: Vec<(char, Size)> = Vec::new();
     for (input, labels) in labels.iter().enumerate() {
-        let dims = call.of_rank(input, labels.chars().count())?;
+        let count = labels.chars().count();
+        let other = || {
+            let own = call.dims(input)?.len();
+            call.refuse(|| format!("input {input} has rank {own}, and {count} labels, {labels}"))
+        };
+        let dims = call.of_rank(input, count).or_else(other)?;
         for (label, size) in labels.chars().zip(dims) {
             match sizes.iter_mut().find(|(own, _)| *own == label) {
-                Some((_, known)) => *known = merge_sizes(*known, size)?,
+                Some((_, known)) => *known = call.common(&format!("for the label {label}, the sizes"), *known, size)?,
                 None => sizes.push((label, size)),
             }
         }
@@ -315,7 +321,7 @@ fn cross_entropy(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
-    let mut logits = call.of_rank(0, 2)?;
+    let mut logits = call.only_of_rank(0, 2)?;
     let labels = call.of_rank(1, 1).or_else(|| call.refuse(|| "labels are a vector".to_owned()))?;
     logits[0] = call.common("the numbers of examples", logits[0], labels[0])?;
     Some(vec![vec![logits[0]].into(), logits.into()])
@@ -324,14 +330,19 @@ fn sparse_cross_entropy(call: &Call) -> Option<Vec<Fact>> {
 /// The largest elements of the last axis, and their indices.
 fn top_k(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
-    *dims.last_mut()? = match call.int("k") {
+    let k = match call.int("k") {
         Some(k) => Size::Known(usize::try_from(k).ok()?),
         None => call.size_in(1)?,
     };
+    let last = dims.last_mut()?;
+    if let (Some(k), Some(own)) = (k.known(), last.known().filter(|own| k.known() > Some(*own))) {
+        return call.refuse(|| format!("the last axis has {own} elements, fewer than {k}"));
+    }
+    *last = k;
     Some(vec![dims.clone().into(), dims.into()])
 }
 
 fn in_top_k(call: &Call) -> Option<Vec<Fact>> {
     let (predictions, targets) = (call.of_rank(0, 2)?, call.of_rank(1, 1)?);
-    one(vec![merge_sizes(predictions[0], targets[0])?])
+    one(vec![call.common("the numbers of examples", predictions[0], targets[0])?])
 }

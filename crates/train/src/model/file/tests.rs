@@ -66,6 +66,20 @@ fn a_wrong_layer_is_refused_with_its_place() {
     refused(r#""h": {"layer": "dense", "inputs": ["h"], "units": 2}"#, "layer h depends on itself");
     let relu = r#""h": {"layer": "dense", "inputs": ["x"], "units": 2, "activation": "rleu"}"#;
     refused(relu, "did you mean \"relu\"?");
+    let image = r#""i": {"op": "Reshape", "inputs": ["x", [-1, 2, 2, 1]]}, "h": {"layer": "LAYER"},
+        "f": {"layer": "flatten", "inputs": ["h"]}, "y": {"layer": "dense", "inputs": ["f"], "units": 2}"#;
+    let window = |layer: &str| image.replace(r#"{"layer": "LAYER"}"#, layer);
+    refused(
+        &window(r#"{"layer": "max_pool", "inputs": ["i"], "size": 3}"#),
+        "layer h (max_pool): i is [?,2,2,1]: the window spans 3 elements along axis 1, and the image has 2",
+    );
+    refused(
+        &window(r#"{"layer": "conv", "inputs": ["i"], "size": 3, "filters": 4}"#),
+        "layer h (conv): i is [?,2,2,1], h/kernel is [3,3,1,4]: the window spans 3 elements",
+    );
+    let pool = r#"{"op": "AvgPool", "inputs": ["i"],
+        "attrs": {"ksize": [1, 3, 3, 1], "strides": [1, 1, 1, 1], "padding": "VALID"}}"#;
+    refused(&window(pool), "node h (AvgPool): i is [?,2,2,1]: the window spans 3 elements");
     // An error in the graph of a layer has the place of the layer.
     let text = nodes(r#""h": {"layer": "dense", "inputs": ["x"], "units": 5}"#);
     let place = meshtf_graph::place_of(text.as_bytes(), "h/MatMul").unwrap();
