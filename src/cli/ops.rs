@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use meshtf_graph::gradient::GradientRule;
+use meshtf_graph::json::{LayerDef, layers_like};
 use meshtf_graph::op::{self, OpDef};
 
 use super::paint::{Paint, Tone};
@@ -11,13 +12,13 @@ use super::{Exit, Outcome, Trouble, complete, output};
 /// Look up ops: inputs, attributes, dtypes, gradient
 ///
 /// Without an argument, it lists all ops that a graph may have. With the name of one, it describes that op; with another word, it
-/// lists the ops whose names contain the word, or that compute what the word means elsewhere.
+/// lists the layers and ops whose names contain the word, or that compute what the word means elsewhere.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf ops MatMul
   meshtf ops pool            ops whose names contain pool
-  meshtf ops dense           the ops of a dense layer
+  meshtf ops dense           a layer of graph.json, and its ops
   meshtf ops | grep Sparse
 
 docs/ops.md lists the backends that compute each op.")]
@@ -39,8 +40,21 @@ pub(super) fn ops(args: Args) -> Outcome {
     let mut found = op::by_meaning(&word);
     let contains = op::all().into_iter().filter(|op| op.name.to_lowercase().contains(&lower));
     found.extend(contains.filter(|op| !found.iter().any(|own| own.name == op.name)).collect::<Vec<_>>());
+    let paint = Paint::stdout();
+    let layers = layers_like(&word);
+    match layers[..] {
+        [] => {}
+        [only] => output::line(&described_layer(only, paint))?,
+        _ => {
+            let lines: Vec<String> = layers.iter().map(|layer| layer_line(layer)).collect();
+            output::line(&lines.join("\n"))?;
+        }
+    }
     if let [only] = found[..] {
-        output::line(&described(only, Paint::stdout()))?;
+        output::line(&described(only, paint))?;
+        return Ok(Exit::Ok);
+    }
+    if found.is_empty() && !layers.is_empty() {
         return Ok(Exit::Ok);
     }
     if found.is_empty() {
@@ -58,6 +72,26 @@ fn listed(ops: &[&'static OpDef]) -> Outcome {
     let lines: Vec<String> = ops.iter().map(|op| op.signature()).collect();
     output::line(&lines.join("\n"))?;
     Ok(Exit::Ok)
+}
+
+/// A layer among others.
+fn layer_line(layer: &LayerDef) -> String {
+    format!("layer {}: {}", layer.name, layer.example())
+}
+
+/// All about a layer.
+fn described_layer(layer: &LayerDef, paint: Paint) -> String {
+    let mut text = paint.tone(Tone::Strong, format_args!("layer {}", layer.name));
+    let width = layer.options.iter().map(|option| option.name.len()).max().unwrap_or_default().max("example".len());
+    let mut row = |name: &str, value: &str| {
+        let _ = write!(text, "\n  {}  {value}", paint.tone(Tone::Accent, format_args!("{name:<width$}")));
+    };
+    for option in layer.options {
+        let required = if option.required { "; required" } else { "" };
+        row(option.name, &format!("{}{required}", option.kind.in_words()));
+    }
+    row("example", &layer.example());
+    text
 }
 
 /// All about an op.
@@ -96,6 +130,21 @@ fn described(op: &'static OpDef, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_is_described_with_its_options() {
+        let text = described_layer(layers_like("Dropout")[0], Paint::default());
+        for line in [
+            "layer dropout",
+            "  rate     a number from 0 to below 1; required",
+            "  seed     a whole number of 64 bits",
+            "  example  \"y\": {\"layer\": \"dropout\", \"inputs\": [\"x\"], \"rate\": 0.5}",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}\n{text}");
+        }
+        let lines: Vec<String> = layers_like("pool").into_iter().map(layer_line).collect();
+        assert_eq!(lines[0], "layer max_pool: \"y\": {\"layer\": \"max_pool\", \"inputs\": [\"x\"]}");
+    }
 
     #[test]
     fn an_op_is_described_from_its_line_of_the_table() {

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 
 use self::draft::{Draft, DraftInput, Literal, Made, Stored};
 pub use draft::{ROOT_KEYS, is_beside};
-pub use layer_table::{LAYERS, LayerDef, OptionDef, OptionKind};
+pub use layer_table::{LAYERS, LayerDef, OptionDef, OptionKind, layer_named, layers_like};
 pub use layers::{Expand, Expanded, Layer, NoLayers, constant_bytes};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Path, Value};

@@ -292,9 +292,14 @@ pub fn hint(nearest: &[impl AsRef<str>]) -> String {
     }
 }
 
+/// A name without its spelling: in lower case, without `_`, `-` and spaces.
+pub(crate) fn plain(name: &str) -> String {
+    name.replace(['_', ' ', '-'], "").to_lowercase()
+}
+
 /// The ops that together, or each, compute what a word means in Keras, PyTorch, NumPy or burn: `Dense` or `cross_entropy`.
 pub fn by_meaning(word: &str) -> Vec<&'static OpDef> {
-    let plain = word.replace(['_', ' ', '-'], "").to_lowercase();
+    let plain = plain(word);
     let found = meanings::MEANINGS.iter().find(|(words, _)| words.contains(&plain.as_str()));
     found.into_iter().flat_map(|(_, ops)| *ops).filter_map(|name| lookup(name)).collect()
 }

@@ -3,6 +3,7 @@
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 use meshtf_tensor::{DType, Shape};
 
+use super::layer_table::layer_named;
 use super::{attr, layers, variables};
 use crate::build::is_node_name;
 use crate::op::{self, OpDef};
@@ -245,7 +246,14 @@ pub fn is_beside(file: &str) -> bool {
 fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
     let name = value.text(path)?;
     op::lookup(name).ok_or_else(|| {
-        let hint = op::hint(&op::nearest(name));
+        let near = op::nearest(name);
+        let hint = match layer_named(name) {
+            Some(layer) => {
+                let others: String = near.iter().map(|op| format!(" or {op}")).collect();
+                format!("; did you mean the layer {}{others}?", layer.begun())
+            }
+            None => op::hint(&near),
+        };
         Fault::content(value, path, format!("unknown op {name:?}{hint}"))
     })
 }

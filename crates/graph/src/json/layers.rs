@@ -11,7 +11,7 @@ use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 use meshtf_tensor::nearest::nearest;
 
 use super::draft::{self, Draft, DraftInput, Made, unknown_key};
-use super::layer_table::{LAYERS, LayerDef, OptionKind};
+use super::layer_table::{LAYERS, LayerDef, OptionKind, layer_named};
 use crate::build::is_node_name;
 use crate::{Attr, Attrs, GraphError, NodeDef, op, split_tensor_name};
 
@@ -204,8 +204,7 @@ fn known(value: &Value, path: Path) -> Result<&'static LayerDef, Fault> {
     let name = value.text(path)?;
     LAYERS.iter().find(|def| def.name == name).ok_or_else(|| {
         let lower = name.to_lowercase();
-        let meant = LAYERS.iter().find(|def| def.name == lower || def.also.contains(&&*lower));
-        let hint = match (meant, nearest(&lower, LAYERS.iter().map(|def| def.name)).first()) {
+        let hint = match (layer_named(name), nearest(&lower, LAYERS.iter().map(|def| def.name)).first()) {
             (Some(def), _) => format!("did you mean {:?}?", def.name),
             (None, Some(near)) => format!("did you mean {near:?}?"),
             (None, None) => {
@@ -228,33 +227,29 @@ fn inputs<'v>(value: &'v Value, path: Path) -> Result<Vec<&'v str>, Fault> {
 fn setting(kind: OptionKind, value: &Value, path: Path) -> Result<Setting, Fault> {
     let number = if let Kind::Number(number) = value.kind { Some(number) } else { None };
     let whole = number.filter(|number| is_whole(number));
-    let (read, expected) = match kind {
+    let text = if let Kind::String(text) = &value.kind { Some(&**text) } else { None };
+    let read = match kind {
         OptionKind::Size => {
             let size = whole.and_then(|number| number.parse().ok()).filter(|&size: &u32| size > 0 && size <= 1 << 30);
-            (size.map(|size| Setting::Size(size as usize)), "a whole number from 1 to 1073741824".to_owned())
+            size.map(|size| Setting::Size(size as usize))
         }
         OptionKind::Share => {
             let share = number.and_then(|number| number.parse().ok()).filter(|share| (0.0..1.0).contains(share));
-            (share.map(Setting::Share), "a number from 0 to below 1".to_owned())
+            share.map(Setting::Share)
         }
         OptionKind::Truth => {
             let truth = if let Kind::Bool(truth) = value.kind { Some(truth) } else { None };
-            (truth.map(Setting::Truth), "true or false".to_owned())
+            truth.map(Setting::Truth)
         }
-        OptionKind::Seed => {
-            let seed = whole.and_then(|number| number.parse().ok());
-            (seed.map(Setting::Seed), "a whole number of 64 bits".to_owned())
-        }
-        OptionKind::Word(words) => {
-            let word =
-                if let Kind::String(text) = &value.kind { words.iter().find(|word| **word == *text) } else { None };
-            let near =
-                if let Kind::String(text) = &value.kind { nearest(text, words.iter().copied()) } else { Vec::new() };
-            let hint = near.first().map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-            (word.map(|word| Setting::Word(word)), format!("one of {}{hint}", words.join(", ")))
-        }
+        OptionKind::Seed => whole.and_then(|number| number.parse().ok()).map(Setting::Seed),
+        OptionKind::Word(words) => words.iter().find(|word| Some(**word) == text).map(|word| Setting::Word(word)),
     };
-    read.ok_or_else(|| Fault::content(value, path, format!("expected {expected}")))
+    read.ok_or_else(|| {
+        let words = if let OptionKind::Word(words) = kind { words } else { &[] };
+        let near = text.and_then(|text| nearest(text, words.iter().copied()).first().copied());
+        let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        Fault::content(value, path, format!("expected {}{hint}", kind.in_words()))
+    })
 }
 
 /// Adds the nodes and the layers of a document in the order of their dependencies.

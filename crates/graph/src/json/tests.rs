@@ -185,6 +185,9 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": null"#, "$.nodes.y", "null is not a tensor value");
     check(r#""y": {}"#, "$.nodes.y", "has an \"op\" or a \"layer\", or a \"value\"");
     check(r#""y": {"op": "MatMull"}"#, "$.nodes.y.op", "did you mean MatMul");
+    let dense = r#"unknown op "Dense"; did you mean the layer {"layer": "dense", …} or MatMul or BiasAdd?"#;
+    check(r#""y": {"op": "Dense"}"#, "$.nodes.y.op", dense);
+    check(r#""y": {"op": "BatchNorm"}"#, "$.nodes.y.op", r#"did you mean the layer {"layer": "batch_norm", …}"#);
     check(r#""y": {"op": "Add", "input": ["x"]}"#, "$.nodes.y.input", "did you mean \"inputs\"?");
     check(r#""y": {"op": "Add", "inputs": "x"}"#, "$.nodes.y.inputs", "inputs are a list");
     check(r#""y": {"op": "Add", "inputs": ["^x"]}"#, "$.nodes.y.inputs[0]", "in \"control\", as \"x\"");

@@ -29,7 +29,7 @@ pub(super) const MEANINGS: &[(&[&str], &[&str])] = &[
     (&["avgpool2d", "averagepooling2d", "averagepool", "meanpool"], &["AvgPool"]),
     (&["globalaveragepooling2d"], &["Mean"]),
     (&["upsample", "upsampling2d", "interpolate", "resize"], &["ResizeBilinear", "ResizeNearestNeighbor"]),
-    (&["attention", "multiheadattention"], &["BatchMatMulV2", "Softmax"]),
+    (&["attention", "multiheadattention", "selfattention"], &["BatchMatMulV2", "Softmax"]),
     (&["cat", "concatenate"], &["ConcatV2"]),
     (&["chunk"], &["Split"]),
     (&["clip", "clamp"], &["ClipByValue"]),
