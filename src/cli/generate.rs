@@ -19,6 +19,7 @@ use super::paint::{mention, warn};
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
 use crate::trainer::stored::fits;
+use crate::trainer::weights::check_weights;
 use crate::{Session, random};
 
 /// Maximum number of elements that a model without a state reads again for each new one, unless its input has another size.
@@ -73,6 +74,7 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
     let text = args.trained.text()?;
     let section = read_generate(&text).map_err(|why| at(&why))?;
     let sources = read_data(&text).map_err(|why| at(&why))?.feed;
+    check_weights("WEIGHTS", &graph, &args.trained.weights, args.trained.which())?;
     let fits = fits(&args.trained.weights, args.trained.which())?;
     let alphabet = Alphabet::of(&graph, &section, &sources, &fits).map_err(|why| at(&why))?;
     let writer = Writer::of(&graph, section, alphabet).map_err(|why| at(&why))?;

@@ -321,5 +321,8 @@ fn a_model_of_characters_writes_what_it_read() {
     assert_eq!(draw("1").len(), 60 + usize::from(!draw("1")[..60].ends_with('\n')));
     let none = project("examples/train/exp.json");
     sandbox.run(&["generate", &none, &run, "--local"]).expect(2).complains(&["\"generate\" is missing"]);
+    let missing = sandbox.path("nosuch").display().to_string();
+    let refused = sandbox.run(&["generate", &graph, &missing, "--local"]).expect(2);
+    refused.complains(&[&format!("WEIGHTS {missing}: does not exist")]);
     assert!(Path::new(&run).exists());
 }
