@@ -15,12 +15,13 @@ use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
-use meshtf_train::file::{self, DataSection, DataSource, read_data};
+use meshtf_train::file::{self, DataSection, DataSource, Take, read_data};
 
 use super::Trouble;
 use super::paint::mention;
 use super::predictions::Header;
 use crate::trainer::answers::{Answer, answers};
+use crate::trainer::folder::other_image;
 use crate::trainer::stored::{Which, fits};
 use crate::trainer::unseen::Unseen;
 use crate::trainer::weights::check_weights;
@@ -340,6 +341,10 @@ impl Trained {
                 "--feed {name}: the model was trained with a table that is described in the section \"data\" of a file; name that \
                  file in place of this graph, or the columns in {file}:COLUMN,COLUMN"
             )));
+        }
+        let takes_images = source.is_some_and(|source| source.take == Take::Images);
+        if let Some(why) = other_image(&named.file, Path::new(&named.file)).filter(|_| takes_images) {
+            return Err(Trouble::input(format!("--feed {name}: {why}")));
         }
         let is_alike = |source: &&DataSource| {
             // The part of a table is its columns as they are; that of TFRecords is a feature, which is read as in training.

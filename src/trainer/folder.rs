@@ -152,17 +152,30 @@ pub(super) fn is_image(path: &Path) -> bool {
     ENDINGS.contains(&ending.as_str())
 }
 
+/// The error for a file that is an image by its content, and of a format that is not read.
+pub(crate) fn other_image(name: &str, path: &Path) -> Option<String> {
+    if !path.is_file() || is_image(path) {
+        return None;
+    }
+    content(path).is_ok_and(|content| content.ends_with(" image")).then(|| refused(name, path, FileKind::Images))
+}
+
+/// The kind of a file's content.
+fn content(path: &Path) -> std::io::Result<String> {
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(START).read_to_end(&mut start)?;
+    Ok(kind_of(&start))
+}
+
 /// The error for a file, or a folder, where an image or a text is expected.
-fn refused(name: &str, path: &Path, kind: FileKind) -> String {
+pub(crate) fn refused(name: &str, path: &Path, kind: FileKind) -> String {
     let (one, endings) = kind.names();
     let expected = format!("expected {one}s, {endings}");
     let article = if one == "image" { "an" } else { "a" };
     if path.is_dir() {
         return format!("{name} is a folder; {expected}");
     }
-    let mut start = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(START).read_to_end(&mut start));
-    match read.map(|_| kind_of(&start)) {
+    match content(path) {
         Ok(content) if content.ends_with(" image") => format!("{name} is {content} by its content; {expected}"),
         Ok(content) => format!("{name} is not {article} {one}: it is {content}; {expected}"),
         Err(error) => format!("{name}: {error}"),

@@ -260,6 +260,17 @@ fn images_have_their_names_and_classes() {
         .run(&["predict", &graph, &run, &folder, "--local"])
         .expect(2)
         .complains(&[&folder, "notes.txt is not an image: it is text; expected images, .png"]);
+    let webp = sandbox.file("new.webp", b"RIFF\x24\0\0\0WEBPVP8 ");
+    let other = "new.webp is a WebP image by its content; expected images, .png, .jpg, .jpeg, .bmp, .gif";
+    sandbox
+        .run(&["predict", &graph, &run, &webp, "--local"])
+        .expect(2)
+        .complains(&[other, "the model was trained with colours for x"]);
+    let feed = format!("x=@{webp}");
+    sandbox
+        .run(&["run", &graph, "--weights", &run, "--feed", &feed, "--fetch", "logits"])
+        .expect(2)
+        .complains(&["--feed x: ", other]);
 }
 
 /// The weights are checked before the data, which is not blamed for them.

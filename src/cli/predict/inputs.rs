@@ -14,6 +14,7 @@ use meshtf_train::file::{DataSource, Sections, Take};
 use super::super::Trouble;
 use super::super::inputs::{fed, feed_error};
 use crate::trainer::answers::{Answer, labels, unlabelled};
+use crate::trainer::folder::{FileKind, refused};
 use crate::trainer::unseen::Unseen;
 use crate::trainer::{Fits, evaluation_constants, reads_alike};
 
@@ -186,15 +187,21 @@ fn of_file(name: &str, source: &DataSource, file: &str, fits: &Fits) -> Result<D
     // Arrays are read alike without the help of a section.
     let are_arrays = source.take == Take::Values && !is_table(&source.file) && !is_table(&file);
     if !reads_alike(source, file.as_ref()) && (!are_arrays || file.as_str().ends_with(".txt")) {
-        let expected = match source.take {
-            Take::Images => "images in",
-            Take::Texts => "texts in",
-            _ => "examples in",
+        let own = &source.file;
+        let kind = match source.take {
+            Take::Images => Some(FileKind::Images),
+            Take::Texts => Some(FileKind::Texts),
+            _ => None,
         };
-        return Err(Trouble::input(format!(
-            "{file}: the model was trained with {expected} {} for {name}; expected a file of that kind",
-            source.file
-        )));
+        return Err(Trouble::input(match kind {
+            Some(kind) => {
+                let why = refused(&file, Path::new(&file), kind);
+                format!("{why}: the model was trained with {own} for {name}")
+            }
+            None => {
+                format!("{file}: the model was trained with examples in {own} for {name}; expected a file of that kind")
+            }
+        }));
     }
     let is_feature = FilePart { file: source.file.clone(), part: None }.is_records();
     if part.is_some() && fits.contains_key(name) && !is_feature {
