@@ -155,15 +155,14 @@ impl Folder {
         let path = self.path.display();
         if self.has_states()? {
             return Err(Error::input(format!(
-                "{path} has the saved states of a training: continue it (resume; on the command line --resume), or name another \
-                 folder (--checkpoint DIR)"
+                "{path} has the saved states of a training: continue it with --resume, or name another folder with --checkpoint"
             )));
         }
         match !replaces_best && self.path.join(BEST_FILE).exists() {
             false => Ok(()),
             true => Err(Error::input(format!(
-                "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder \
-                 (on the command line --checkpoint DIR)"
+                "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder with \
+                 --checkpoint"
             ))),
         }
     }

@@ -321,7 +321,7 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
     let names = ["step-000000000008.safetensors", "step-000000000010.safetensors"];
     assert_eq!(files(), names.map(|name| folder.child("run").join(name)));
     let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
-    assert!(error.contains("or name another folder (--checkpoint DIR)"), "{error}");
+    assert!(error.contains("continue it with --resume, or name another folder with --checkpoint"), "{error}");
     assert_eq!(files().len(), 2);
     // Whatever else the folder contains, a saved state stays.
     let kept = Kept { model: &[], fits: &Fits::new(), options: "{}" };

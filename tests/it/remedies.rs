@@ -141,7 +141,7 @@ fn a_saved_state_is_compared_by_its_model_first() {
     let run = sandbox.path("run").display().to_string();
     sandbox.run(&["train", &graph, "--local", "--checkpoint", &run, "--quiet"]).expect(0);
     let again = sandbox.run(&["train", &graph, "--local", "--checkpoint", &run]).expect(2);
-    again.complains(&["--resume", "name another folder (--checkpoint DIR)"]);
+    again.complains(&["--resume", "name another folder with --checkpoint"]);
     // Of another model with another batch, the variables are what matters.
     let other = LINE
         .replace("\"batch\": 4", "\"batch\": 8")

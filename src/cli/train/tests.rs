@@ -339,7 +339,7 @@ async fn states_of_another_training_are_neither_used_nor_lost() {
     let before = saved(&folder, "run", 8);
     let refused = run(&folder, &[&save[..], &["4"]].concat()).await.unwrap_err();
     let refused = refused.to_string();
-    assert!(refused.contains("or name another folder (--checkpoint DIR)"), "{refused}");
+    assert!(refused.contains("continue it with --resume, or name another folder with --checkpoint"), "{refused}");
     assert_eq!(saved(&folder, "run", 8), before);
     // Its best weights alone are not lost, either.
     std::fs::remove_file(folder.child("run").join("step-000000000008.safetensors")).unwrap();
