@@ -1,13 +1,14 @@
 //! `meshtf export` and `meshtf import`: a training's state in the forms of other programs, and back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
 
+use super::paint::warn;
 use super::{Exit, Outcome, Trouble, output};
-use crate::trainer::stored::{IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
+use crate::trainer::stored::{FITS, IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
 use crate::trainer::weights::origin;
 
 /// Convert a saved state of a training to another format
@@ -73,7 +74,24 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
         contents.tensors.retain(|(name, _)| model.contains(name));
     }
     write(&args.to, &contents)?;
+    if args.to.extension().is_none_or(|ending| ending != "safetensors")
+        && let Some(names) = measured(&contents)
+    {
+        warn(format_args!(
+            "{} has the tensors alone, without what was measured of the data for {names} (normalization, classes, vocabulary): \
+             `meshtf predict` takes that from {}, or from an export to .safetensors",
+            args.to.display(),
+            file.display()
+        ));
+    }
     said(&file, &args.to, &contents)
+}
+
+/// The placeholders for which something was measured of their data; `None` if there is none.
+fn measured(contents: &Contents) -> Option<String> {
+    let fits: BTreeMap<String, serde_json::Value> = serde_json::from_str(contents.metadata.get(FITS)?).ok()?;
+    let names = fits.into_keys().collect::<Vec<_>>().join(", ");
+    Some(names).filter(|names| !names.is_empty())
 }
 
 pub(super) fn import(args: ImportArgs) -> Outcome {

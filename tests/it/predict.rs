@@ -304,6 +304,22 @@ fn wrong_weights_are_named() {
     }
 }
 
+/// Forms that hold tensors alone lose the classes and the normalization, and the command says so.
+#[test]
+fn an_export_without_the_measurements_of_the_data_says_so() {
+    let sandbox = Sandbox::new();
+    let [_, run] = flowers(&sandbox);
+    let exported = |name: &str| {
+        let to = sandbox.path(name).display().to_string();
+        sandbox.run(&["export", &run, "--to", &to]).expect(0)
+    };
+    for name in ["w.npz", "model.ckpt"] {
+        exported(name).complains(&[name, "without what was measured of the data for x, y (normalization, classes"]);
+    }
+    let whole = exported("w.safetensors");
+    assert!(!whole.stderr.contains("measured"), "{}", whole.stderr);
+}
+
 /// The lines of a poem are learned by heart: the most probable text is that of the file.
 #[test]
 fn a_model_of_characters_writes_what_it_read() {
