@@ -31,13 +31,19 @@ struct Before {
 
 /// The line for a graph, by the hash of its nodes, whose init is about to run because no variable has a value.
 pub(super) async fn line(reached: &Reached, init: &Init, graph_hash: &str) -> Option<String> {
-    let names: Vec<&str> = init.variables().map(|(name, _)| name).collect();
+    // A variable of graph.json is named in it without the ending of its node.
+    let names: Vec<&str> = init.variables().map(|(name, _)| named(name)).collect();
     if names.is_empty() {
         return None;
     }
     let devices: Vec<DeviceSpec> = init.variables().filter_map(|(_, device)| device.parse().ok()).collect();
     let before = Before { restarted: restarted(reached, &devices).await, run: runs::last_of(graph_hash) };
     Some(text(&names, &before))
+}
+
+/// The name of a variable in a graph.json, of the node that holds it.
+fn named(node: &str) -> &str {
+    node.strip_suffix("/variable").filter(|name| !name.is_empty()).unwrap_or(node)
 }
 
 fn text(names: &[&str], before: &Before) -> String {
@@ -112,6 +118,14 @@ mod tests {
             "no variable was initialized, so init runs: a, b, c, d and 1 more begin from their first values; ps/0 was \
              restarted, up 1 min 12 s: the values of its earlier process are lost; ps/1 was restarted: the values of its \
              earlier process are lost; before, run 3f09 of this graph did 5000 steps"
+        );
+    }
+
+    #[test]
+    fn a_variable_is_named_as_in_the_file() {
+        assert_eq!(
+            ["n/variable", "h/kernel/variable", "w", "/variable"].map(named),
+            ["n", "h/kernel", "w", "/variable"]
         );
     }
 

@@ -172,7 +172,7 @@ fn row(record: &Record) -> TableRow {
         duration(record.seconds(state)),
         model(record),
         steps(record),
-        last(record.first_curve(false)),
+        loss(record),
         last(record.first_curve(true)),
         end,
     ];
@@ -208,6 +208,16 @@ fn model(record: &Record) -> String {
 fn steps(record: &Record) -> String {
     let steps = record.steps;
     if steps.done == steps.total { steps.done.to_string() } else { format!("{}/{}", steps.done, steps.total) }
+}
+
+/// The last loss; of a run that is no training, the first number that it fetches, with its name unless that is `loss`.
+fn loss(record: &Record) -> String {
+    match record.first_curve(false) {
+        Some(curve) if record.kind != Kind::Train && curve.name != "loss" => {
+            format!("{} {}", curve.name, last(Some(curve)))
+        }
+        curve => last(curve),
+    }
 }
 
 fn last(curve: Option<&Curve>) -> String {

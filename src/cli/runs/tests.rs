@@ -41,6 +41,9 @@ fn a_run_is_a_line_with_its_results_and_its_end() {
     );
     run.kind = Kind::Submit;
     assert_eq!(model(&run), "digits.json (submit)");
+    assert_eq!(loss(&run), "0.12346");
+    run.curves[0].name = "r".to_owned();
+    assert_eq!(loss(&run), "r 0.12346");
 }
 
 #[test]
