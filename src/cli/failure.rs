@@ -1,5 +1,6 @@
 //! The end of a command: its exit code, and the one message that explains it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -109,6 +110,19 @@ impl Trouble {
     pub fn with_reasons(mut self, reasons: impl FnOnce() -> String) -> Self {
         if self.is_task_down {
             self.message.push_str(&reasons());
+        }
+        self
+    }
+
+    /// The same for a training that has not begun, with these tasks, which are not up, in place of the node that needs one.
+    pub fn not_up(mut self, missing: &BTreeSet<String>) -> Self {
+        if let (true, Some(first)) = (self.is_task_down, missing.first()) {
+            let names = missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let (are, them, more) = if missing.len() == 1 { ("is", "it", "") } else { ("are", "them", " and so on") };
+            self.message = format!(
+                "{names} {are} not up: start {them} with `meshtf node --name {first}`{more}, or wait for {them} with --wait-for \
+                 1min"
+            );
         }
         self
     }
@@ -245,6 +259,25 @@ mod tests {
         for node in ["y", "a/hh/MatMul", "a", "replica_x/a/h"] {
             assert_eq!(shown(node), format!("InvalidArgument: too large (node {node}, op MatMul, step 1)"));
         }
+    }
+
+    #[test]
+    fn a_training_names_the_tasks_that_are_not_up() {
+        let shown = |reason: Option<Reason>, missing: &[&str]| {
+            let failure = Failure::invalid("Cannot assign a device for operation train/queue_1");
+            let failure = if let Some(reason) = reason { failure.because(reason) } else { failure };
+            let trouble = Trouble::from(failure).not_up(&missing.iter().map(|&name| name.to_owned()).collect());
+            (trouble.exit, trouble.to_string())
+        };
+        let one =
+            "worker/1 is not up: start it with `meshtf node --name worker/1`, or wait for it with --wait-for 1min";
+        assert_eq!(shown(Some(Reason::TaskDown), &["worker/1"]), (Exit::Mesh, one.to_owned()));
+        let two = "ps/0, worker/1 are not up: start them with `meshtf node --name ps/0` and so on, or wait for them with \
+                   --wait-for 1min";
+        assert_eq!(shown(Some(Reason::TaskDown), &["worker/1", "ps/0"]), (Exit::Mesh, two.to_owned()));
+        // Another reason, or a task that came up since, is told as it is.
+        assert!(shown(None, &["worker/1"]).1.contains("Cannot assign a device"));
+        assert!(shown(Some(Reason::TaskDown), &[]).1.contains("Cannot assign a device"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use meshtf_tensor::memory::Budget;
 
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
-use super::{Trouble, complete};
+use super::{Exit, Trouble, complete};
 
 /// Where a graph runs.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,7 +37,12 @@ impl HostArgs {
     /// The host: this process, or the nodes of these tasks.
     pub async fn reach(&self, tasks: Vec<Task>, budget: &Arc<Budget>) -> Result<Reached, Trouble> {
         if !self.local {
-            return self.mesh.reach_for(tasks, self.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
+            let reached =
+                self.mesh.reach_for(tasks, self.target.as_ref(), Deadline::after(None), Arc::clone(budget)).await;
+            return reached.map_err(|trouble| match trouble.exit {
+                Exit::Mesh => trouble.with_hint("\nor use --local to run in this process, without a mesh"),
+                _ => trouble,
+            });
         }
         Reached::local(tasks, self.target.as_ref(), self.backend, data_dir(self.data.as_deref())?, budget)
     }

@@ -1,6 +1,6 @@
 //! The connection of a command to a mesh: the name of the mesh, its addresses, and the time limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -125,6 +125,14 @@ impl Reached {
         match self {
             Reached::Mesh { node, .. } => trouble.with_reasons(|| concluded(node)),
             Reached::Local { .. } => trouble,
+        }
+    }
+
+    /// The names of those of the `tasks` that are not up.
+    pub fn missing(&self, tasks: &[Task]) -> BTreeSet<String> {
+        match self {
+            Reached::Mesh { node, .. } => tasks.iter().filter(|task| !node.is_up(task)).map(Task::short).collect(),
+            Reached::Local { .. } => BTreeSet::new(),
         }
     }
 

@@ -246,19 +246,20 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
             match ask(&reached, &lookup).await {
                 Ok(found) => (Some(reached), found),
                 Err(trouble) => {
-                    let trouble = reached.explain_trouble(trouble);
+                    let trouble = reached.explain_trouble(trouble.not_up(&reached.missing(&read.tasks())));
                     reached.close().await;
                     return Err(trouble);
                 }
             }
         }
     };
-    let file = args.graph.clone();
+    let (file, begun) = (args.graph.clone(), Arc::clone(&attempt));
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
         None => command.args.host.reach(command.trainer.tasks(), budget).await?,
     };
+    let tasks = command.trainer.tasks();
     // From now on a signal leaves an end in the record, which is written at once: a run that is killed in its first second is
     // known by it.
     let mut signals = Signals::listen()?;
@@ -279,7 +280,11 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         let _ = session.close().await;
         outcome
     };
-    let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
+    let outcome = outcome.await.map_err(|trouble| {
+        let is_before = !begun.has_begun.load(Ordering::Relaxed);
+        let trouble = if is_before { trouble.not_up(&reached.missing(&tasks)) } else { trouble };
+        reached.explain_trouble(trouble)
+    });
     reached.close().await;
     outcome.map_err(|trouble| trouble.in_layer(&file, || std::fs::read(&file).ok()))
 }

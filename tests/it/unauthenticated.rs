@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConnection;
 
-use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, wait_until};
+use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, project, wait_until};
 
 /// This number once locked out holders of the key, when a node counted all connections together.
 const CROWD: usize = 300;
@@ -237,6 +237,8 @@ fn a_client_makes_no_key() {
     for command in [&["ps"][..], &["submit", &graph], &["plan", &graph]] {
         sandbox.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
     }
+    let train = ["train", &project("examples/train/exp.json")];
+    sandbox.run(&train).expect(4).complains(&["no key of mesh", "use --local to run in this process, without a mesh"]);
     assert!(!sandbox.path("keys").exists());
     // A key that is made while a client waits for it is found: `meshtf node … & meshtf submit …`.
     let client = sandbox.start(&["ps", "--json", "--no-mdns"]);
