@@ -148,8 +148,8 @@ pub(crate) fn begin() {
     }
 }
 
-/// Keeps to small pages until there is work, and returns free memory to the system. mimalloc requests large pages for the gigabyte
-/// that it reserves first. Does nothing in a program of another allocator.
+/// Keeps to small pages until there is work, and returns free memory to the system. mimalloc requests large pages for the
+/// gigabyte that it reserves first. Does nothing in a program of another allocator.
 pub(crate) fn rest() {
     let [start, end] = [&RESERVED.0, &RESERVED.1].map(|address| address.load(Ordering::Relaxed));
     if end > 0 {

@@ -136,8 +136,8 @@ impl Trainer {
         Ok(verdict == Verdict::Enough)
     }
 
-    /// Saves the best state so far, if it is not saved yet. If it cannot be written, the observer decides: it is kept in memory and
-    /// written after the next evaluation; or, after the last step, it is written again until that succeeds.
+    /// Saves the best state so far, if it is not saved yet. If it cannot be written, the observer decides: it is kept in memory
+    /// and written after the next evaluation; or, after the last step, it is written again until that succeeds.
     pub(super) async fn save_best(
         &self,
         watch: &mut Watch,

@@ -198,7 +198,8 @@ fn at_the_end_a_terminal_sees_that_the_training_waits_for_room() {
     training.end().expect(0);
 }
 
-/// With a peer and with doors, to one of which a client is connected. Another process may hold the processor at one of the attempts.
+/// With a peer and with doors, to one of which a client is connected. Another process may hold the processor at one of the
+/// attempts.
 #[test]
 fn an_idle_node_ends_within_0_3_seconds_of_sigterm() {
     let sandbox = Sandbox::new();
