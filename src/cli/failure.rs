@@ -275,7 +275,7 @@ mod tests {
         let two = "ps/0, worker/1 are not up: start them with `meshtf node --name ps/0` and so on, or wait for them with \
                    --wait-for 1min";
         assert_eq!(shown(Some(Reason::TaskDown), &["worker/1", "ps/0"]), (Exit::Mesh, two.to_owned()));
-        // Another reason, or a task that came up since, is told as it is.
+        // Another reason, or a task that came up since, is reported as it is.
         assert!(shown(None, &["worker/1"]).1.contains("Cannot assign a device"));
         assert!(shown(Some(Reason::TaskDown), &[]).1.contains("Cannot assign a device"));
     }
