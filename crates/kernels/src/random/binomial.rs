@@ -71,7 +71,7 @@ fn drawn(
         )));
     }
     let samples: usize = whole.dims()[..whole.rank() - parameters.rank()].iter().product();
-    let pairs = if samples == 0 { 0 } else { all / samples };
+    let pairs = all.checked_div(samples).unwrap_or(0);
     let philox = philox([samples, pairs])?;
     let filled = with_number!(dtype, U => {
         with_type!(counts.dtype(), T => filled::<T, U>([counts, probabilities], &parameters, whole, [samples, pairs], philox);
