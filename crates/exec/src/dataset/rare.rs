@@ -145,7 +145,7 @@ pub(crate) fn sliding(input: Arc<Dataset>, [size, shift, stride]: [i64; 3], drop
 /// # Errors
 /// InvalidArgument if they are not whole elements.
 pub(crate) fn listed(tokens: Vec<Token>, width: usize) -> Result<Parts> {
-    if width == 0 || tokens.len() % width != 0 {
+    if !tokens.len().is_multiple_of(width) || width == 0 {
         return Err(Failure::invalid(format!("{} tensors are not elements of {width} components", tokens.len())));
     }
     Ok(whole(tokens.chunks_exact(width).map(<[Token]>::to_vec).collect()))
