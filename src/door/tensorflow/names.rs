@@ -287,10 +287,10 @@ impl Names {
     /// A failure in the session's names.
     pub fn failure(&self, mut failure: Failure) -> Failure {
         let found = lock(&self.found).clone();
-        let rename = |text: &str| renamed(text, &found);
-        failure.message = rename(&failure.message);
-        failure.device = failure.device.as_deref().map(rename);
-        failure.task = failure.task.as_deref().map(rename);
+        failure.message = renamed(&failure.message, &found);
+        for name in [&mut failure.device, &mut failure.task].into_iter().flatten() {
+            *name = renamed(name, &found);
+        }
         failure
     }
 }

@@ -69,7 +69,7 @@ struct WhichCallable {
 /// The graph of a new session.
 enum Named {
     /// In the mesh's names.
-    Mesh(Graph),
+    Mesh(Box<Graph>),
     /// Its nodes, in the session's own names.
     Own(Vec<NodeDef>),
 }
@@ -248,7 +248,7 @@ impl MasterService {
             // A session with names of its own has them translated first.
             let graph = match config.cluster_def.is_some() {
                 true => Named::Own(nodes),
-                false => Named::Mesh(Graph::new(nodes)?),
+                false => Named::Mesh(Box::new(Graph::new(nodes)?)),
             };
             Ok((graph, library, placeholders, config))
         };
