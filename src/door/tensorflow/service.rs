@@ -259,7 +259,7 @@ impl MasterService {
         let (graph, names) = match graph {
             Named::Mesh(graph) => {
                 self.tasks.wait_for(&graph, &filters, timeout).await?;
-                (graph, None)
+                (*graph, None)
             }
             Named::Own(nodes) => {
                 let cluster = config.cluster_def.unwrap_or_default();
