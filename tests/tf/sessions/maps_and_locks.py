@@ -115,10 +115,10 @@ narrow = raw.TensorArrayWriteV3(handle=grads, index=0, value=value, flow_in=grad
 STEPS.append(step([narrow], {value: [1.0, 2.0]}))
 a_list = raw.TensorListPushBack(input_handle=raw.EmptyTensorList(element_shape=-1, max_num_elements=2, element_dtype=tf.float32, name="l0"), tensor=[1.0, 2.0], name="l1")
 both = raw.TensorListPushBackBatch(input_handles=tf.stack([a_list, a_list]), tensor=[[3.0, 4.0], [5.0, 6.0]], name="both")
-STEPS.append(step([raw.TensorListStack(input_handle=both[i], element_shape=[2], element_dtype=tf.float32, name=f"row{i}") for i in range(2)]))
+STEPS.append(step([raw.TensorListStack(input_handle=tf.gather(both, i), element_shape=[2], element_dtype=tf.float32, name=f"row{i}") for i in range(2)]))
 STEPS.append(step([raw.TensorListLength(input_handle=a_list, name="before")]))
 full = raw.TensorListPushBackBatch(input_handles=both, tensor=[[3.0, 4.0], [5.0, 6.0]], name="full")
-STEPS.append(step([raw.TensorListLength(input_handle=full[0], name="too_long")]))
+STEPS.append(step([raw.TensorListLength(input_handle=tf.gather(full, 0), name="too_long")]))
 
 # Identities of the debugger, and a reference by its number.
 same = raw.GuaranteeConst(input=value, name="constant")

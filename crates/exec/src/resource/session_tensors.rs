@@ -17,7 +17,8 @@ pub(crate) struct SessionTensors(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    tensors: HashMap<u64, Tensor>,
+    /// Each with its handle.
+    tensors: HashMap<u64, (String, Tensor)>,
     bytes: usize,
     /// The number of the next tensor.
     next: u64,
@@ -55,11 +56,11 @@ impl Resource for SessionTensors {
 }
 
 impl SessionTensors {
-    /// Keeps a tensor, and returns its number.
+    /// Keeps a tensor, and returns the handle that `named` makes of its number.
     ///
     /// # Errors
     /// ResourceExhausted over the limit of a queue, or the memory budget.
-    pub fn keep(&self, tensor: Tensor) -> Result<u64> {
+    pub fn keep(&self, tensor: Tensor, named: impl FnOnce(u64) -> String) -> Result<String> {
         let mut state = lock(&self.0);
         if state.bytes + tensor.heap_bytes() > MAX_QUEUE_BYTES {
             let why = format!("the tensors of a session's handles exceed the limit of {MAX_QUEUE_BYTES} bytes");
@@ -69,17 +70,21 @@ impl SessionTensors {
         let number = state.next;
         state.next += 1;
         state.bytes += tensor.heap_bytes();
-        state.tensors.insert(number, tensor);
-        Ok(number)
+        let handle = named(number);
+        state.tensors.insert(number, (handle.clone(), tensor));
+        Ok(handle)
     }
 
-    pub fn get(&self, number: u64) -> Option<Tensor> {
-        lock(&self.0).tensors.get(&number).cloned()
+    /// The tensor of a handle, which has this number.
+    pub fn get(&self, number: u64, handle: &str) -> Option<Tensor> {
+        let state = lock(&self.0);
+        state.tensors.get(&number).filter(|(own, _)| own == handle).map(|(_, tensor)| tensor.clone())
     }
 
-    pub fn remove(&self, number: u64) -> Option<Tensor> {
+    pub fn remove(&self, number: u64, handle: &str) -> Option<Tensor> {
         let mut state = lock(&self.0);
-        let tensor = state.tensors.remove(&number)?;
+        state.tensors.get(&number).filter(|(own, _)| own == handle)?;
+        let (_, tensor) = state.tensors.remove(&number)?;
         state.bytes = state.bytes.saturating_sub(tensor.heap_bytes());
         Some(tensor)
     }

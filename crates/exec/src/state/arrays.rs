@@ -15,7 +15,7 @@ use super::registry::Registry;
 pub(super) fn register(ops: &mut Registry) {
     ops.insert_if(takes_variants_or_handles, "Pack", |node, _| pack(node));
     for op in ["Gather", "GatherV2"] {
-        ops.insert_if(takes_handles, op, |node, _| gather(node));
+        ops.insert_if(takes_variants_or_handles, op, |node, _| gather(node));
     }
 }
 
@@ -27,13 +27,13 @@ fn takes_variants_or_handles(node: &KernelNode) -> Result<bool> {
     Ok(takes_variants(node)? || takes_handles(node)?)
 }
 
-/// The handles of an array that indices name, along an axis: one handle, if there is one index and nothing else.
+/// The variants or handles of an array that indices name, along an axis: one, if there is one index and nothing else.
 fn gather(node: &KernelNode) -> Result<StateOp> {
     // The older op has no axis and no batches.
     let batch_dims = if node.op == "GatherV2" { node.attrs.int("batch_dims")? } else { 0 };
     simple(move |mut inputs, _| {
         let Token::Variant(Variant::Boxed(params)) = array(inputs.token(0)?)? else {
-            return Err(Failure::invalid("params must be an array of handles"));
+            return Err(Failure::invalid("params must be an array of variants or handles"));
         };
         let indices = inputs.host(1)?;
         let axis = if inputs.0.len() > 2 { inputs.host(2)? } else { Tensor::scalar(0i64) };

@@ -14,6 +14,8 @@ use super::registry::Registry;
 
 /// The id of the algorithm Philox in graphs.
 const PHILOX: i64 = 1;
+/// That of ThreeFry, which TensorFlow's kernels do not have.
+const THREEFRY: i64 = 2;
 
 /// The elements of a state: two of the counter, one of the key.
 const STATE: usize = 3;
@@ -61,6 +63,7 @@ fn check_algorithm(id: &Tensor) -> Result<()> {
     }
     match id.to_i64()? {
         PHILOX => Ok(()),
+        THREEFRY => Err(Failure::new(Code::Unimplemented, "Non-XLA devices don't support the ThreeFry algorithm.")),
         other => Err(Failure::invalid(format!("Unsupported algorithm id: {other} (1 is Philox)"))),
     }
 }
@@ -92,9 +95,12 @@ fn taken(variable: &Variable, skipped: usize, numbers: u64) -> Result<[u64; STAT
         return Err(Failure::invalid(text));
     };
     let before = [*low as u64, *high as u64, key as u64];
-    let counter = u128::from(before[1]) << 64 | u128::from(before[0]);
-    let after = counter.wrapping_add(u128::from(numbers.wrapping_mul(COUNTS_PER_NUMBER)));
-    (*low, *high) = (after as i64, (after >> 64) as i64);
+    let counts = numbers.wrapping_mul(COUNTS_PER_NUMBER);
+    let (after, carries) = before[0].overflowing_add(counts);
+    // TensorFlow adds 32 bits at a time, and loses the carry into an upper half that is all ones.
+    let is_lost = counts >> 32 == u64::from(u32::MAX) && (after as u32) < counts as u32;
+    let carry = u64::from(carries && !is_lost);
+    (*low, *high) = (after as i64, before[1].wrapping_add(carry) as i64);
     content.set(Value::from(Tensor::vector(state)));
     Ok(before)
 }

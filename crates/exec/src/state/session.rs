@@ -20,7 +20,7 @@ pub(super) fn register(ops: &mut Registry) {
         let (dtype, mut named) = (node.attrs.dtype("dtype")?, tensors(site));
         simple(move |mut inputs, _| {
             let handle = handle(&mut inputs)?;
-            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.get(number));
+            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.get(number, &handle));
             let tensor = tensor.ok_or_else(|| unknown(&handle))?;
             if tensor.dtype() != dtype {
                 let why = format!("the tensor with handle '{handle}' is of {}, not of {dtype}", tensor.dtype());
@@ -33,7 +33,7 @@ pub(super) fn register(ops: &mut Registry) {
         let mut named = tensors(site);
         simple(move |mut inputs, _| {
             let handle = handle(&mut inputs)?;
-            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.remove(number));
+            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.remove(number, &handle));
             tensor.map(|_| nothing()).ok_or_else(|| {
                 Failure::invalid(format!("Failed to delete a tensor with handle '{handle}' in the session store."))
             })
@@ -61,9 +61,8 @@ fn keep(node: &KernelNode, site: &Site, is_resource: bool) -> Result<StateOp> {
     }
     simple(move |mut inputs, _| {
         let all = find(&mut named)?;
-        let number = all.keep(inputs.host(0)?)?;
         // TensorFlow's form, of which its client reads the device.
-        let handle = format!("{name};{number};{place}");
+        let handle = all.keep(inputs.host(0)?, |number| format!("{name};{number};{place}"))?;
         Ok(if is_resource { one(Token::Resource(all)) } else { one(Tensor::scalar(handle.into_bytes())) })
     })
 }
