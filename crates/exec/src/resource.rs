@@ -56,7 +56,7 @@ pub(super) use session_tensors::SessionTensors;
 pub(super) use sparse_map::SparseMap;
 pub(super) use stack::{Kept, Stack};
 pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
-pub(super) use summary::{Event, SummaryWriter, Waits};
+pub(super) use summary::{Event, SummaryWriter, Waits, seconds};
 pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use unbatch::{Index as BatchIndex, Unbatching};
@@ -114,7 +114,12 @@ pub(super) trait Resource: Any + Send + Sync {
     /// # Errors
     /// FailedPrecondition if it cannot be saved; ResourceExhausted; the failure of a device whose memory holds it.
     fn save(&self) -> Result<Saved> {
-        Err(Failure::new(Code::FailedPrecondition, "it is a part of its step"))
+        Err(Failure::new(Code::FailedPrecondition, self.unsaved()))
+    }
+
+    /// Why it cannot be saved and loaded, for a resource that does neither.
+    fn unsaved(&self) -> &'static str {
+        "it is a part of its step"
     }
 
     /// Replaces the contents with those that were saved. Ops that wait in it continue.
@@ -123,7 +128,7 @@ pub(super) trait Resource: Any + Send + Sync {
     /// InvalidArgument if they are of another kind, of a resource that is described otherwise, or malformed; ResourceExhausted.
     /// Then nothing has changed.
     fn load(&self, _saved: &Saved) -> Result<()> {
-        Err(Failure::new(Code::FailedPrecondition, "it is a part of its step"))
+        Err(Failure::new(Code::FailedPrecondition, self.unsaved()))
     }
 
     /// Forgets an op that waits for this resource: at once, or, if another op works on it, as soon as that is done.

@@ -17,7 +17,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Resource, Saved, expiry};
+use super::{Resource, expiry};
 
 /// The limits of a batch, as its node states them.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,12 +108,8 @@ impl Resource for Batching {
         Look { bytes: Some(self.bytes()), length, ..Look::default() }
     }
 
-    fn save(&self) -> Result<Saved> {
-        Err(Failure::new(Code::FailedPrecondition, "its calls are parts of their steps"))
-    }
-
-    fn load(&self, _: &Saved) -> Result<()> {
-        Err(Failure::new(Code::FailedPrecondition, "its calls are parts of their steps"))
+    fn unsaved(&self) -> &'static str {
+        "its calls are parts of their steps"
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {

@@ -1,4 +1,4 @@
-//! The tensors that a session keeps between its steps, by number: GetSessionHandle keeps one, and returns its handle.
+//! The tensors that a session keeps between its steps, by handle: GetSessionHandle keeps one, and returns its handle.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,17 +8,16 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 
+use super::Resource;
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Resource, Saved};
 
 #[derive(Default)]
 pub(crate) struct SessionTensors(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Each with its handle.
-    tensors: HashMap<u64, (String, Tensor)>,
+    tensors: HashMap<String, Tensor>,
     bytes: usize,
     /// The number of the next tensor.
     next: u64,
@@ -46,12 +45,8 @@ impl Resource for SessionTensors {
         }
     }
 
-    fn save(&self) -> Result<Saved> {
-        Err(Failure::new(Code::FailedPrecondition, "only its session can refer to its tensors"))
-    }
-
-    fn load(&self, _: &Saved) -> Result<()> {
-        Err(Failure::new(Code::FailedPrecondition, "only its session can refer to its tensors"))
+    fn unsaved(&self) -> &'static str {
+        "only its session can refer to its tensors"
     }
 }
 
@@ -71,20 +66,17 @@ impl SessionTensors {
         state.next += 1;
         state.bytes += tensor.heap_bytes();
         let handle = named(number);
-        state.tensors.insert(number, (handle.clone(), tensor));
+        state.tensors.insert(handle.clone(), tensor);
         Ok(handle)
     }
 
-    /// The tensor of a handle, which has this number.
-    pub fn get(&self, number: u64, handle: &str) -> Option<Tensor> {
-        let state = lock(&self.0);
-        state.tensors.get(&number).filter(|(own, _)| own == handle).map(|(_, tensor)| tensor.clone())
+    pub fn get(&self, handle: &str) -> Option<Tensor> {
+        lock(&self.0).tensors.get(handle).cloned()
     }
 
-    pub fn remove(&self, number: u64, handle: &str) -> Option<Tensor> {
+    pub fn remove(&self, handle: &str) -> Option<Tensor> {
         let mut state = lock(&self.0);
-        state.tensors.get(&number).filter(|(own, _)| own == handle)?;
-        let (_, tensor) = state.tensors.remove(&number)?;
+        let tensor = state.tensors.remove(handle)?;
         state.bytes = state.bytes.saturating_sub(tensor.heap_bytes());
         Some(tensor)
     }

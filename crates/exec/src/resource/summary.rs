@@ -14,8 +14,8 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 use prost::Message;
 
+use super::Resource;
 use super::list::Look;
-use super::{Resource, Saved};
 
 /// Most bytes of events that wait, whatever the writer was asked for.
 const MAX_WAITING_BYTES: usize = 16 << 20;
@@ -46,7 +46,8 @@ impl Event {
     }
 }
 
-fn seconds() -> f64 {
+/// The time of the system's clock, in seconds since 1970.
+pub(crate) fn seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64 / 1e6
 }
 
@@ -139,12 +140,8 @@ impl Resource for SummaryWriter {
         Look { bytes: of(|open| open.waiting.len()), length: of(|open| open.events), ..Look::default() }
     }
 
-    fn save(&self) -> Result<Saved> {
-        Err(Failure::new(Code::FailedPrecondition, "its events are in its file"))
-    }
-
-    fn load(&self, _: &Saved) -> Result<()> {
-        Err(Failure::new(Code::FailedPrecondition, "its events are in its file"))
+    fn unsaved(&self) -> &'static str {
+        "its events are in its file"
     }
 }
 

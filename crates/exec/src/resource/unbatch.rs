@@ -16,7 +16,7 @@ use super::super::waiting::{
 use super::Busy;
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Resource, Saved, expiry};
+use super::{Resource, expiry};
 
 /// The limit of a wait that the node does not limit: nobody fetches the rest of a step that long ago.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -123,12 +123,8 @@ impl Resource for Unbatching {
         }
     }
 
-    fn save(&self) -> Result<Saved> {
-        Err(Failure::new(Code::FailedPrecondition, "its calls are parts of their steps"))
-    }
-
-    fn load(&self, _: &Saved) -> Result<()> {
-        Err(Failure::new(Code::FailedPrecondition, "its calls are parts of their steps"))
+    fn unsaved(&self) -> &'static str {
+        "its calls are parts of their steps"
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {

@@ -1,13 +1,12 @@
 //! The ops of a session's own tensors, which stay on the device between steps; and the clock.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::super::resource::SessionTensors;
+use super::super::resource::{SessionTensors, seconds};
 use super::super::token::Token;
 use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, simple};
@@ -20,7 +19,7 @@ pub(super) fn register(ops: &mut Registry) {
         let (dtype, mut named) = (node.attrs.dtype("dtype")?, tensors(site));
         simple(move |mut inputs, _| {
             let handle = handle(&mut inputs)?;
-            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.get(number, &handle));
+            let tensor = find(&mut named).ok().and_then(|all| all.get(&handle));
             let tensor = tensor.ok_or_else(|| unknown(&handle))?;
             if tensor.dtype() != dtype {
                 let why = format!("the tensor with handle '{handle}' is of {}, not of {dtype}", tensor.dtype());
@@ -33,16 +32,13 @@ pub(super) fn register(ops: &mut Registry) {
         let mut named = tensors(site);
         simple(move |mut inputs, _| {
             let handle = handle(&mut inputs)?;
-            let tensor = number(&handle).and_then(|number| find(&mut named).ok()?.remove(number, &handle));
+            let tensor = find(&mut named).ok().and_then(|all| all.remove(&handle));
             tensor.map(|_| nothing()).ok_or_else(|| {
                 Failure::invalid(format!("Failed to delete a tensor with handle '{handle}' in the session store."))
             })
         })
     });
-    ops.insert_call("Timestamp", |_, _| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(one(Tensor::scalar(since.as_micros() as f64 / 1e6)))
-    });
+    ops.insert_call("Timestamp", |_, _| Ok(one(Tensor::scalar(seconds()))));
 }
 
 /// The session's tensors on this device.
@@ -73,13 +69,6 @@ fn handle(inputs: &mut StateInputs) -> Result<String> {
         return Err(Failure::invalid(format!("a session handle is one string, got shape {}", handle.shape())));
     }
     Ok(String::from_utf8_lossy(&handle.item::<Vec<u8>>()?).into_owned())
-}
-
-/// The number in a handle.
-fn number(handle: &str) -> Option<u64> {
-    let mut parts = handle.rsplitn(3, ';');
-    let (_place, number) = (parts.next()?, parts.next()?);
-    number.parse().ok()
 }
 
 fn unknown(handle: &str) -> Failure {
