@@ -1,12 +1,12 @@
 //! Parts of images at random: SampleDistortedBoundingBox in its forms, and RandomCrop.
 
 use meshtf_loops::turn;
-use meshtf_random::{Philox, Words, uniform_f32};
+use meshtf_random::Philox;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Data, Moved, Tensor, with_moved};
 
 use super::super::call::{input_dtype, output_dtype, take};
-use super::super::random::key_and_counter;
+use super::super::random::{Simple, key_and_counter};
 use super::super::{Generators, HostKernel, Inputs, KernelNode, Outputs, Registry, cast};
 
 /// Most attempts of one call.
@@ -84,32 +84,9 @@ impl Part {
     }
 }
 
-/// TensorFlow's sequence of 32-bit numbers.
-struct Draws(Words);
-
-impl Draws {
-    fn fraction(&mut self) -> f32 {
-        uniform_f32(self.0.draw())
-    }
-
-    /// A number below `limit`.
-    fn below(&mut self, limit: i64) -> i64 {
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-        if limit == 0 {
-            self.0.draw();
-            return 0;
-        }
-        if limit.is_power_of_two() {
-            return i64::from(self.0.draw() & (limit - 1));
-        }
-        let left_out = u32::MAX % limit + 1;
-        loop {
-            let number = self.0.draw();
-            if number >= left_out {
-                return i64::from(number % limit);
-            }
-        }
-    }
+/// A number below `limit`, which is above 0.
+fn below(draws: &mut Simple, limit: i64) -> i64 {
+    i64::from(draws.below_u32(u32::try_from(limit).unwrap_or(u32::MAX)))
 }
 
 impl Form {
@@ -205,7 +182,7 @@ impl Form {
             }
             parts.push(whole);
         }
-        let mut draws = Draws(generator()?.words());
+        let mut draws = Simple::of(generator()?);
         let [from, to] = self.ratios;
         let mut chosen = whole;
         for _ in 0..self.attempts {
@@ -225,7 +202,7 @@ impl Form {
     }
 
     /// A part of the image whose sides have that ratio; `None` if its area would be out of its range.
-    fn part(&self, width: i64, height: i64, ratio: f32, draws: &mut Draws) -> Option<Part> {
+    fn part(&self, width: i64, height: i64, ratio: f32, draws: &mut Simple) -> Option<Part> {
         let [least, most] = self.areas;
         if ratio <= 0.0 || width <= 0 || height <= 0 {
             return None;
@@ -243,7 +220,7 @@ impl Form {
         tallest = tallest.min(height);
         tall = tall.min(tallest);
         if tall < tallest {
-            tall += draws.below(tallest - tall + 1);
+            tall += below(draws, tallest - tall + 1);
         }
         let mut wide = rounded(tall as f32 * ratio);
         let area = |wide: i64, tall: i64| (wide * tall) as f32;
@@ -259,8 +236,8 @@ impl Form {
         if own < least || own > most || wide > width || tall > height || wide <= 0 || tall <= 0 {
             return None;
         }
-        let top = if tall < height { draws.below(height - tall) } else { 0 };
-        let left = if wide < width { draws.below(width - wide) } else { 0 };
+        let top = if tall < height { below(draws, height - tall) } else { 0 };
+        let left = if wide < width { below(draws, width - wide) } else { 0 };
         Some(Part([left, top, left + wide, top + tall]))
     }
 }

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use meshtf_loops::turn::Pace;
-use meshtf_random::{DRAW, Philox, Words, uniform_f64};
+use meshtf_random::{DRAW, Philox, uniform_f64};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 
 use super::super::call::take;
 use super::super::{HostKernel, KernelNode, Outputs, Registry};
+use super::simple::below;
 use super::stateful::{Generator, Generators};
 use super::unigrams::{Learned, Unigrams, Weighted};
 
@@ -192,21 +193,6 @@ impl Sampler {
             return likely * self.count as f32;
         }
         -(tries as f32 * (-likely).ln_1p()).exp_m1()
-    }
-}
-
-/// A uniformly distributed number below a bound.
-fn below(words: &mut Words, bound: u64) -> u64 {
-    let mut draw = || u64::from(words.draw()) | u64::from(words.draw()) << 32;
-    if bound.is_power_of_two() {
-        return draw() & (bound - 1);
-    }
-    let refused = u64::MAX % bound.max(1) + 1;
-    loop {
-        let number = draw();
-        if number >= refused {
-            return number % bound.max(1);
-        }
     }
 }
 

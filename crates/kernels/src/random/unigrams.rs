@@ -6,6 +6,8 @@ use meshtf_random::{Words, uniform_f32};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 
+use super::simple::below_u32;
+
 /// The weights that a node uses, and their distortion.
 #[derive(Clone, Copy)]
 pub struct Unigrams {
@@ -97,7 +99,7 @@ impl Weighted {
     #[inline]
     pub fn draw(&self, words: &mut Words) -> i64 {
         let own = uniform_f32(words.draw());
-        let at = below(words, self.places.len() as u32) as usize;
+        let at = below_u32(words, self.places.len() as u32) as usize;
         let (likely, other) = self.places[at];
         (if own < likely { at } else { other }) as i64
     }
@@ -145,7 +147,7 @@ impl Learned {
     }
 
     pub fn draw(&self, words: &mut Words) -> i64 {
-        let mut left = below(words, self.total() as u32) as i32;
+        let mut left = below_u32(words, self.total() as u32) as i32;
         let mut at = 0;
         for level in &self.levels[1..] {
             at *= 2;
@@ -175,20 +177,6 @@ impl Learned {
                 }
                 at /= 2;
             }
-        }
-    }
-}
-
-/// A uniformly distributed number below a bound.
-fn below(words: &mut Words, bound: u32) -> u32 {
-    if bound.is_power_of_two() {
-        return words.draw() & (bound - 1);
-    }
-    let refused = u32::MAX % bound.max(1) + 1;
-    loop {
-        let number = words.draw();
-        if number >= refused {
-            return number % bound.max(1);
         }
     }
 }
