@@ -8,6 +8,8 @@ mod pairs;
 mod rows;
 mod segment;
 
+use std::cmp::Ordering;
+
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{Element, Shape, Tensor, with_type};
 
@@ -85,6 +87,28 @@ impl Sparse {
 
     fn row(&self, i: usize) -> &[i64] {
         &self.indices[i * self.rank()..][..self.rank()]
+    }
+
+    /// The indices that this tensor or another one of its rank has, if the elements of both are in order; and the position of the
+    /// element in each that has it.
+    fn merged<'a>(
+        &'a self,
+        other: &'a Sparse,
+    ) -> impl Iterator<Item = (&'a [i64], Option<usize>, Option<usize>)> + use<'a> {
+        let (mut i, mut j) = (0, 0);
+        std::iter::from_fn(move || {
+            let order = match (i < self.len(), j < other.len()) {
+                (true, true) => self.row(i).cmp(other.row(j)),
+                (true, false) => Ordering::Less,
+                (false, true) => Ordering::Greater,
+                (false, false) => return None,
+            };
+            let row = if order.is_le() { self.row(i) } else { other.row(j) };
+            let places = (order.is_le().then_some(i), order.is_ge().then_some(j));
+            i += usize::from(order.is_le());
+            j += usize::from(order.is_ge());
+            Some((row, places.0, places.1))
+        })
     }
 
     /// The elements in the order of their indices; those of equal indices keep their order.

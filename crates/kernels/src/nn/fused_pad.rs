@@ -10,8 +10,7 @@ use super::super::{HostKernel, Inputs, KernelNode, Registry, cast, compile};
 
 pub(super) fn register(ops: &mut Registry) {
     ops.insert("FusedPadConv2D", |node| {
-        let mut fused = Fused::of(node, None)?;
-        Ok(fused.take().map(|mut fused| -> HostKernel {
+        Ok(Fused::of(node, None)?.map(|mut fused| -> HostKernel {
             Box::new(move |inputs| {
                 let [images, paddings, filter] = take(inputs)?;
                 fused.convolved(images, paddings, filter).map(one)
@@ -19,8 +18,8 @@ pub(super) fn register(ops: &mut Registry) {
         }))
     });
     ops.insert("FusedResizeAndPadConv2D", |node| {
-        let mut fused = Fused::of(node, Some(node.attrs.bool("resize_align_corners")?))?;
-        Ok(fused.take().map(|mut fused| -> HostKernel {
+        let fused = Fused::of(node, Some(node.attrs.bool("resize_align_corners")?))?;
+        Ok(fused.map(|mut fused| -> HostKernel {
             Box::new(move |inputs| {
                 let [images, size, paddings, filter] = take(inputs)?;
                 let images = fused.resized(images, size)?;

@@ -78,26 +78,22 @@ fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
     }
     let (own, other) = (a.values.slice::<T>()?, b.values.slice::<T>()?);
     let (mut at, mut values) = (Vec::new(), Vec::new());
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() || j < b.len() {
-        let order = match (i < a.len(), j < b.len()) {
-            (true, true) => a.row(i).cmp(b.row(j)),
-            (true, false) => std::cmp::Ordering::Less,
-            (false, _) => std::cmp::Ordering::Greater,
+    for (row, i, j) in a.merged(b) {
+        let value = match (i, j) {
+            (Some(i), Some(j)) => {
+                let sum = own[i].add(other[j]);
+                // Not so for NaN, which is kept.
+                if sum.to_f64().abs() < threshold {
+                    continue;
+                }
+                sum
+            }
+            (Some(i), None) => own[i],
+            (None, Some(j)) => other[j],
+            (None, None) => continue,
         };
-        let (row, value) = match order {
-            std::cmp::Ordering::Less => (a.row(i), own[i]),
-            std::cmp::Ordering::Equal => (a.row(i), own[i].add(other[j])),
-            std::cmp::Ordering::Greater => (b.row(j), other[j]),
-        };
-        // False for NaN, which is kept.
-        let is_near_zero = value.to_f64().abs() < threshold;
-        if order.is_ne() || !is_near_zero {
-            at.extend_from_slice(row);
-            values.push(value);
-        }
-        i += usize::from(order.is_le());
-        j += usize::from(order.is_ge());
+        at.extend_from_slice(row);
+        values.push(value);
     }
     Ok(smallvec![matrix(at, values.len(), a.rank()), Tensor::vector(values), Tensor::vector(a.dims.clone())])
 }

@@ -40,22 +40,9 @@ fn union<T: Numeric>(a: &Sparse, b: &Sparse, fold: impl Fn(T, T) -> T) -> Result
     }
     let (own, other) = (a.values.slice::<T>()?, b.values.slice::<T>()?);
     let (mut at, mut values) = (Vec::new(), Vec::new());
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() || j < b.len() {
-        let order = match (i < a.len(), j < b.len()) {
-            (true, true) => a.row(i).cmp(b.row(j)),
-            (true, false) => Ordering::Less,
-            (false, _) => Ordering::Greater,
-        };
-        let (row, value) = match order {
-            Ordering::Less => (a.row(i), fold(own[i], T::ZERO)),
-            Ordering::Equal => (a.row(i), fold(own[i], other[j])),
-            Ordering::Greater => (b.row(j), fold(T::ZERO, other[j])),
-        };
+    for (row, i, j) in a.merged(b) {
         at.extend_from_slice(row);
-        values.push(value);
-        i += usize::from(order.is_le());
-        j += usize::from(order.is_ge());
+        values.push(fold(i.map_or(T::ZERO, |i| own[i]), j.map_or(T::ZERO, |j| other[j])));
     }
     Ok(smallvec![matrix(at, values.len(), a.rank()), Tensor::vector(values)])
 }
