@@ -3,8 +3,8 @@
 //! mimalloc, which keeps the memory of large tensors for the next ones, while the system's allocator would return it and fault
 //! it in again page by page. It keeps it for longer than its default: a training allocates and frees the same tensors in each
 //! step, and a fresh page costs more than the work of most ops on it. Large tensors are placed on large pages if the system has
-//! them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Until it has work, the command
-//! keeps to small pages: on large ones, a node would hold three times as much. Allocations are counted for the process's
+//! them: a matrix product jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Until it has work, a node
+//! keeps to small pages: on large ones, it would hold three times as much. Allocations are counted for the process's
 //! [memory budget](meshtf_tensor::memory).
 
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
@@ -138,7 +138,7 @@ fn begin_work() {
     }
 }
 
-/// Begins a process whose allocator this is, with [`rest`].
+/// Begins a node in a process whose allocator this is, with [`rest`].
 pub(crate) fn begin() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     if let Some(reserved) = mapping_of(&maps, maps.as_ptr() as usize) {

@@ -180,7 +180,6 @@ enum Command {
 /// Runs the command line of this process. `has_stdout` is whether it was started with a standard output, which only `main` can
 /// find out, before Rust replaces a closed one by /dev/null.
 pub fn main(has_stdout: bool) -> ExitCode {
-    crate::allocator::begin();
     if !has_stdout {
         output::has_no_stdout();
     }

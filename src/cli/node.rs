@@ -168,6 +168,7 @@ pub(super) async fn serve(
         mesh.own_key()?;
     }
     tokio::pin!(ends);
+    crate::allocator::begin();
     let node = tokio::select! {
         node = Node::start_within(config, budget) => node?,
         _ = signals.next() => return Ok(Exit::Ok),
