@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::paint::{Paint, Tone, complain, mention};
 use super::reach::AskArgs;
-use super::table::{TableRow, duration, place, short_peer, table};
+use super::table::{TableRow, duration, place, rate, short_peer, table};
 use super::{Exit, Outcome, Trouble, complete, output};
 use crate::node::Node;
 use crate::protocol::status::{
@@ -246,10 +246,6 @@ fn limit_row(limit: &LimitStatus) -> TableRow {
         share.unwrap_or_default(),
     ];
     if near { TableRow::toned(Tone::Warning, cells) } else { cells.into() }
-}
-
-fn rate(per_second: f64) -> String {
-    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
 }
 
 fn node_json(task: &Task, status: &NodeStatus) -> Value {

@@ -97,6 +97,11 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.places$}")
 }
 
+/// A rate per second in a table that is refreshed: `1234`, `112.5`, `0.3`.
+pub(super) fn rate(per_second: f64) -> String {
+    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
+}
+
 /// A rate per second: `1234`, `9.5`, `0.25`, two digits of a small one.
 pub(super) fn per_second(rate: f64) -> String {
     match rate {

@@ -7,7 +7,7 @@ use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
 
-use super::super::table::{duration, number, place, short_peer};
+use super::super::table::{duration, number, place, rate, short_peer};
 use super::log::Log;
 use super::session::Looked;
 use crate::protocol::SessionId;
@@ -293,10 +293,6 @@ impl Whole {
 
 pub fn bytes(count: u64) -> String {
     Bytes(count as usize).to_string()
-}
-
-fn rate(per_second: f64) -> String {
-    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
 }
 
 fn device(task: &Task, one: &DeviceStatus, history: &History) -> Row {
