@@ -65,7 +65,7 @@ test: ## unit tests, the optimised library against recorded values, documentatio
 	$(call say,building and running the tests; a line that begins with NOT RUN names what this machine lacks for one)
 	@$(CARGO) fetch --locked --quiet || echo '  crates of other platforms are not here: tests of the licences that a package lists will fail'
 	$(call say,unit tests; on a quick build with overflow checks and debug assertions)
-	@$(CARGO) test --release $(QUICK) $(WORKSPACE) --lib $(FEATURES_FLAG) $(JOBS_FLAG)
+	@$(CARGO) test --release $(QUICK) $(WORKSPACE) --lib --bins $(FEATURES_FLAG) $(JOBS_FLAG)
 	$(call say,recorded values and processes; on the optimised build)
 	@$(CARGO) build --release --bin meshtf --examples $(FEATURES_FLAG) $(JOBS_FLAG)
 	@$(CARGO) test --release $(WORKSPACE) --test '*' $(FEATURES_FLAG) $(JOBS_FLAG)

@@ -138,8 +138,8 @@ fn begin_work() {
     }
 }
 
-/// Begins a node in a process whose allocator this is, with [`rest`].
-pub(crate) fn begin() {
+/// Begins a node in a process whose allocator this is, with `rest`.
+pub fn begin() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     if let Some(reserved) = mapping_of(&maps, maps.as_ptr() as usize) {
         RESERVED.0.store(reserved.start, Ordering::Relaxed);

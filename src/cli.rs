@@ -60,7 +60,6 @@ mod trained;
 mod variable;
 mod verify;
 
-pub use crate::mesh::home;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,6 +67,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 pub use failure::Exit;
 use failure::Trouble;
+pub use meshtf::mesh::home;
 use meshtf_tensor::memory::{Budget, tell_all};
 
 /// The result of a subcommand: its exit code, or the error that ended it.
@@ -209,8 +209,8 @@ pub fn main(has_stdout: bool) -> ExitCode {
         _ => false,
     };
     log::to_stderr(cli.verbose, cli.log_format, is_node);
-    if let Err(error) = crate::descriptors::raise() {
-        tracing::debug!("the limit of open files is still {}: {error}", crate::descriptors::limit());
+    if let Err(error) = meshtf::descriptors::raise() {
+        tracing::debug!("the limit of open files is still {}: {error}", meshtf::descriptors::limit());
     }
     ended(dispatch(cli.command))
 }

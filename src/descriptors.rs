@@ -19,7 +19,7 @@ const ASSUMED: u64 = 1024;
 /// # Errors
 /// If the system does not allow it; the limit stays as it was.
 #[cfg(unix)]
-pub(crate) fn raise() -> io::Result<usize> {
+pub fn raise() -> io::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = WANTED.min(hard);
     if soft < wanted {
@@ -30,7 +30,7 @@ pub(crate) fn raise() -> io::Result<usize> {
 
 /// How many descriptors this process may have open at once.
 #[cfg(unix)]
-pub(crate) fn limit() -> usize {
+pub fn limit() -> usize {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(ASSUMED, |(soft, _)| soft);
     usize::try_from(soft).unwrap_or(usize::MAX)
 }

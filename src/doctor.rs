@@ -11,8 +11,10 @@ mod stages;
 use std::path::PathBuf;
 
 pub use self::finding::{Finding, Level};
-pub(crate) use self::finding::{duration, summary};
-pub(crate) use self::machine::{SERVICE_HOME, as_service};
+#[doc(hidden)]
+pub use self::finding::{duration, summary};
+#[doc(hidden)]
+pub use self::machine::{SERVICE_HOME, as_service};
 use meshtf_engine::adapters::{BackendChoice, gpus};
 use meshtf_tensor::device::Task;
 

@@ -43,17 +43,34 @@
 //! `ndarray`: the CPU backend burn-ndarray, as an alternative to burn-flex.
 
 #![warn(missing_docs)]
-#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports, reason = "the command alone uses it"))]
 
-mod allocator;
-#[cfg(feature = "cli")]
+// Open to the command alone, a crate of its own (`main.rs`): no part of the public interface.
 #[doc(hidden)]
-pub mod cli;
-mod client;
-mod descriptors;
-mod diagnosis;
+pub mod allocator;
+#[doc(hidden)]
+pub mod client;
+#[doc(hidden)]
+pub mod descriptors;
+#[doc(hidden)]
+pub mod diagnosis;
+#[doc(hidden)]
+pub mod door;
+#[doc(hidden)]
+pub mod machine;
+#[doc(hidden)]
+pub mod mesh;
+#[doc(hidden)]
+pub mod node;
+#[doc(hidden)]
+pub mod protocol;
+#[doc(hidden)]
+pub mod random;
+#[doc(hidden)]
+pub mod trainer;
+#[doc(hidden)]
+pub mod verify;
+
 pub mod doctor;
-mod door;
 pub mod doors;
 mod events;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -61,21 +78,14 @@ mod events;
 pub mod fuzz;
 pub mod graph;
 mod local;
-mod machine;
-mod mesh;
 pub mod model;
-mod node;
 pub mod plan;
-mod protocol;
-mod random;
 mod runtime;
 mod session;
 pub mod status;
 pub mod tensor;
 pub mod train;
-mod trainer;
 mod unauthenticated;
-mod verify;
 
 pub use allocator::Allocator;
 pub use client::Client;

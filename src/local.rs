@@ -87,7 +87,8 @@ impl LocalCluster {
     ///
     /// # Errors
     /// As [`LocalCluster::start`].
-    pub(crate) fn start_within(
+    #[doc(hidden)]
+    pub fn start_within(
         tasks: &[Task],
         backend: BackendChoice,
         data: Option<DataDir>,

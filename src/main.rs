@@ -1,6 +1,8 @@
-//! The `meshtf` command: the exit code, and the setup that must precede everything else. See [`meshtf::cli`].
+//! The `meshtf` command: the exit code, and the setup that must precede everything else. See [`cli`].
 
 #![allow(unsafe_code, reason = "code runs before `main`, and the environment is changed before any thread")]
+
+mod cli;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +27,7 @@ extern "C" fn look_at_stdout() {
 
 fn main() -> std::process::ExitCode {
     silence_wayland();
-    meshtf::cli::main(HAS_STDOUT.load(Ordering::Relaxed))
+    cli::main(HAS_STDOUT.load(Ordering::Relaxed))
 }
 
 /// Looking for GPUs also asks for a Wayland display, and libwayland prints a line each time if this variable is unset.
@@ -33,7 +35,7 @@ fn main() -> std::process::ExitCode {
 fn silence_wayland() {
     const RUNTIME: &str = "XDG_RUNTIME_DIR";
     let is_unset = std::env::var_os(RUNTIME).is_none_or(|folder| folder.is_empty());
-    if let (true, Ok(home)) = (is_unset, meshtf::cli::home())
+    if let (true, Ok(home)) = (is_unset, cli::home())
         && home.is_absolute()
     {
         // SAFETY: this runs first in `main`, when no other thread could read the environment.

@@ -58,7 +58,7 @@ use self::transport::Transport;
 use self::transport::local::Local;
 use self::transport::tcp::Tcp;
 use self::transport::tls::Tls;
-pub(crate) use address::is_loopback;
+pub use address::is_loopback;
 pub use address::{Multiaddr, parse_address};
 pub use beyond::{Beyond, may_be_reached, unexplained};
 use discovery::Search;
@@ -94,7 +94,7 @@ pub trait Inbox: Send + Sync {
     fn joined(&self, _mesh: &Mesh) {}
 
     /// Any message but Hello and Goodbye. Small messages of one peer arrive in the order they were sent. Small messages may
-    /// overtake a message over [`MAX_SMALL_BYTES`], except those of its [`Flow`](crate::protocol::Flow). Messages that arrive
+    /// overtake a message over `MAX_SMALL_BYTES`, except those of its [`Flow`](crate::protocol::Flow). Messages that arrive
     /// before [`Mesh::join`] has returned are held back until then.
     fn deliver(&self, from: &Peer, envelope: Envelope);
 

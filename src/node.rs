@@ -188,7 +188,8 @@ impl Node {
     ///
     /// # Cancellation
     /// As [`Node::start`].
-    pub(crate) async fn start_within(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
+    #[doc(hidden)]
+    pub async fn start_within(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let router = Arc::new(MeshRouter {
@@ -220,12 +221,14 @@ impl Node {
     }
 
     /// Has graphs call the functions of the Python program that listens at that path.
-    pub(crate) fn serve_program(&self, path: PathBuf) {
+    #[doc(hidden)]
+    pub fn serve_program(&self, path: PathBuf) {
         self.host.set_program(Arc::new(PythonProgram::at(path)));
     }
 
     /// Its memory budget.
-    pub(crate) fn budget(&self) -> &Arc<Budget> {
+    #[doc(hidden)]
+    pub fn budget(&self) -> &Arc<Budget> {
         self.host.budget()
     }
 
@@ -309,7 +312,8 @@ impl Node {
     ///
     /// # Cancellation
     /// As [`Node::status`].
-    pub(crate) async fn look(
+    #[doc(hidden)]
+    pub async fn look(
         &self,
         target: Option<&Task>,
         session: SessionId,
@@ -326,7 +330,8 @@ impl Node {
     ///
     /// # Cancellation
     /// As [`Node::status`].
-    pub(crate) async fn runs(&self, target: Option<&Task>) -> Result<RunsStatus> {
+    #[doc(hidden)]
+    pub async fn runs(&self, target: Option<&Task>) -> Result<RunsStatus> {
         inquire::runs(&self.host.client, &self.master(target)?).await
     }
 
@@ -418,7 +423,7 @@ fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
 }
 
 /// The folder that a task's graphs may use unless another is named.
-pub(crate) fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
+pub fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
     home.join("data").join(mesh).join(format!("{}-{}", task.job, task.index))
 }
 

@@ -6,7 +6,7 @@ use std::io;
 ///
 /// # Errors
 /// If the operating system has none to give.
-pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
+pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
         .map_err(|error| io::Error::other(format!("the operating system gives no random numbers: {error}")))?;
@@ -17,6 +17,6 @@ pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
 ///
 /// # Panics
 /// If the operating system has no randomness to give, as nothing that follows could be trusted.
-pub(crate) fn u64() -> u64 {
+pub fn u64() -> u64 {
     u64::from_le_bytes(bytes().expect("the operating system gives random bytes"))
 }

@@ -366,12 +366,14 @@ impl Session {
     }
 
     /// Its id.
-    pub(crate) fn id(&self) -> SessionId {
+    #[doc(hidden)]
+    pub fn id(&self) -> SessionId {
         self.id
     }
 
     /// Reports on a run of this session to its master, for those who watch the mesh.
-    pub(crate) async fn report(&self, report: Report) -> Result<()> {
+    #[doc(hidden)]
+    pub async fn report(&self, report: Report) -> Result<()> {
         inquire::report(&self.client, &self.master, report).await
     }
 

@@ -1,15 +1,15 @@
 //! Training of a model in a session: batches are sent ahead to the workers, which run one step after another without waiting
 //! for this process; between the steps the trainer evaluates, saves and reports. `meshtf train` is its command line.
 
-pub(crate) mod answers;
+pub mod answers;
 mod checkpoint;
 mod constants;
 mod evaluated;
 mod evaluation;
 mod feed;
 mod fits;
-pub(crate) mod folder;
-pub(crate) mod hints;
+pub mod folder;
+pub mod hints;
 mod lookup;
 mod lost;
 mod numerics;
@@ -19,12 +19,12 @@ mod rows;
 mod source;
 mod state;
 mod steps;
-pub(crate) mod stored;
+pub mod stored;
 mod tables;
 mod texts;
 mod tracing;
-pub(crate) mod unseen;
-pub(crate) mod weights;
+pub mod unseen;
+pub mod weights;
 mod worker_files;
 
 use std::path::PathBuf;
@@ -34,14 +34,14 @@ use std::time::Duration;
 use self::answers::answers;
 use self::checkpoint::{Folder, Kept};
 use self::constants::Constants;
-pub(crate) use self::constants::evaluations as evaluation_constants;
+pub use self::constants::evaluations as evaluation_constants;
 pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
 pub use self::observer::{Error, Observed, Observer};
-pub(crate) use self::rows::DataFile;
-pub(crate) use self::source::{Fits, reads_alike};
+pub use self::rows::DataFile;
+pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
 use self::stored::Which;
 use self::weights::Weights;
@@ -184,7 +184,7 @@ pub struct Trainer {
 
 /// The extent of a training: the numbers of its trained variables, and its examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
+pub struct Size {
     pub parameters: u64,
     pub examples: usize,
     pub held_out: usize,
@@ -396,7 +396,8 @@ impl Trainer {
     }
 
     /// Its extent.
-    pub(crate) fn size(&self) -> Size {
+    #[doc(hidden)]
+    pub fn size(&self) -> Size {
         let trained = self.job.variables.iter().filter(|variable| variable.trainable);
         let parameters = trained.map(|variable| variable.shape.elements().unwrap_or(0) as u64).sum();
         let held_out = self.held_out.as_ref().map_or(0, Examples::len);

@@ -6,6 +6,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf::door::{self, DoorConfig};
+use meshtf::node::{Node, NodeConfig};
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -16,8 +18,6 @@ use super::memory::MemoryArgs;
 use super::reach::MeshArgs;
 use super::signals::Signals;
 use super::{Exit, Outcome, Trouble};
-use crate::door::{self, DoorConfig};
-use crate::node::{Node, NodeConfig};
 
 /// How long it searches for a node before it starts one.
 const SEARCH: Duration = Duration::from_secs(2);

@@ -10,14 +10,14 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use meshtf::Client;
+use meshtf::node::Node;
+use meshtf::protocol::Cluster;
 use meshtf_graph::op;
 
 use super::Cli;
 use super::reach::MeshArgs;
 use super::runs::known;
-use crate::Client;
-use crate::node::Node;
-use crate::protocol::Cluster;
 
 /// The variable of the environment that has the name of the shell.
 pub(super) const VARIABLE: &str = "MESHTF_COMPLETE";

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use meshtf::doctor::SERVICE_HOME;
+use meshtf::mesh::home;
 use meshtf_tensor::nearest::nearest;
 use toml::de::DeTable;
 use toml::{Spanned, Table, Value};
 
 use super::{Cli, Trouble};
-use crate::doctor::SERVICE_HOME;
-use crate::mesh::home;
 
 /// The subcommand of the file.
 const NODE: &str = "node";

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use meshtf::doctor::{Examination, Finding, Level, examine, summary};
+use meshtf::node::NodeConfig;
 use meshtf_tensor::device::Task;
 use serde_json::json;
 
@@ -10,8 +12,6 @@ use super::os_error::in_words;
 use super::paint::{Paint, Tone};
 use super::reach::{MeshArgs, read_cluster_spec};
 use super::{Exit, Outcome, complete, output};
-use crate::doctor::{Examination, Finding, Level, examine, summary};
-use crate::node::NodeConfig;
 
 /// Diagnose nodes that do not find each other
 ///
@@ -117,7 +117,7 @@ fn tone(level: Level) -> Tone {
         Level::Ok => Tone::Good,
         Level::Note => Tone::Dim,
         Level::Warning => Tone::Warning,
-        Level::Problem => Tone::Bad,
+        _ => Tone::Bad,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::node::Node;
+use meshtf::protocol::event::{Event, Noted};
 use meshtf_tensor::device::Task;
 use serde_json::json;
 
@@ -10,8 +12,6 @@ use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, concluded};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, complete, output};
-use crate::node::Node;
-use crate::protocol::event::{Event, Noted};
 
 /// The interval of the requests for new events.
 const ASK_EVERY: Duration = Duration::from_millis(300);

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use meshtf::trainer::stored::{FITS, IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
+use meshtf::trainer::weights::origin;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
 
 use super::paint::warn;
 use super::{Exit, Outcome, Trouble, output};
-use crate::trainer::stored::{FITS, IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
-use crate::trainer::weights::origin;
 
 /// Convert a saved state of a training to another format
 ///

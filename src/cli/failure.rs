@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use meshtf::node::NodeError;
+use meshtf::trainer;
 use meshtf_exec::UNINITIALIZED;
 use meshtf_graph::{GraphError, LayerPlace, layer_of};
 use meshtf_tensor::device::NameError;
@@ -12,8 +14,6 @@ use meshtf_tensor::failure::{Code, Failure, Reason};
 use rustix::io::Errno;
 
 use super::os_error::in_words;
-use crate::node::NodeError;
-use crate::trainer;
 
 /// The exit codes, as `meshtf --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -215,6 +215,7 @@ impl From<NodeError> for Trouble {
                 Code::InvalidArgument | Code::FailedPrecondition => Exit::BadInput,
                 _ => Exit::Mesh,
             },
+            _ => Exit::Mesh,
         };
         Trouble::new(exit, message)
     }

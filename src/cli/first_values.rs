@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meshtf::client::Reach as _;
+use meshtf::protocol::event::Event;
+use meshtf::{Client, Init};
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 
 use super::reach::Reached;
 use super::runs;
 use super::table::duration;
-use crate::client::Reach as _;
-use crate::protocol::event::Event;
-use crate::{Client, Init};
 
 /// How long a node may take to report its events and its status.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);

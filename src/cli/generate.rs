@@ -6,6 +6,9 @@ mod sampler;
 use std::io::Write as _;
 use std::sync::Arc;
 
+use meshtf::trainer::stored::fits;
+use meshtf::trainer::weights::check_weights;
+use meshtf::{Session, random};
 use meshtf_graph::Graph;
 use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Tensor, literal};
@@ -18,9 +21,6 @@ use super::inputs::read_graph;
 use super::paint::{mention, warn};
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::trainer::stored::fits;
-use crate::trainer::weights::check_weights;
-use crate::{Session, random};
 
 /// Maximum number of elements that a model without a state reads again for each new one, unless its input has another size.
 const MAX_WINDOW: usize = 1024;

@@ -5,6 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use meshtf::trainer::answers::{Answer, answers};
+use meshtf::trainer::folder::other_image;
+use meshtf::trainer::stored::{Which, fits};
+use meshtf::trainer::unseen::Unseen;
+use meshtf::trainer::weights::check_weights;
+use meshtf::trainer::{Fits, reads_alike};
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, Signature};
 use meshtf_graph::{
@@ -20,12 +26,6 @@ use meshtf_train::file::{self, DataSection, DataSource, Take, read_data};
 use super::Trouble;
 use super::paint::mention;
 use super::predictions::Header;
-use crate::trainer::answers::{Answer, answers};
-use crate::trainer::folder::other_image;
-use crate::trainer::stored::{Which, fits};
-use crate::trainer::unseen::Unseen;
-use crate::trainer::weights::check_weights;
-use crate::trainer::{Fits, reads_alike};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);

@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
+use meshtf::mesh::{Accepted, MeshKey, Ticket, count_running, home};
+
 use super::{Exit, Outcome, Trouble};
-use crate::mesh::{Accepted, MeshKey, Ticket, count_running, home};
 
 /// Longest input that is parsed as a ticket.
 const MAX_TICKET_BYTES: u64 = 64 << 10;
@@ -60,7 +61,7 @@ pub(super) async fn join(args: Args) -> Outcome {
         count => eprintln!("{count} nodes of this mesh run on this machine with the old key: restart them"),
     }
     let mesh =
-        if ticket.mesh == crate::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
+        if ticket.mesh == meshtf::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
     eprintln!("to serve a task: meshtf node --name local/1{mesh}; to list those that are up: meshtf ps{mesh}");
     Ok(Exit::Ok)
 }

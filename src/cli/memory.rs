@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use meshtf::machine;
 use meshtf_tensor::memory::{Budget, Bytes};
-
-use crate::machine;
 
 /// A smaller budget leaves no memory for values in addition to a node's own needs.
 const LEAST_BYTES: u64 = 32 << 20;

@@ -6,7 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::diagnosis::{Conclusion, conclude};
+use meshtf::door::tensorflow::OfCluster;
+use meshtf::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
+use meshtf::mesh::read_secret;
+use meshtf::node::{Node, NodeConfig, NodeError};
+use meshtf::protocol::Peer;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -15,12 +21,6 @@ use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, address, read_cluster_spec, tried};
 use super::signals::Signals;
 use super::{Exit, Outcome, Trouble, output};
-use crate::diagnosis::{Conclusion, conclude};
-use crate::door::tensorflow::OfCluster;
-use crate::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
-use crate::mesh::read_secret;
-use crate::node::{Node, NodeConfig, NodeError};
-use crate::protocol::Peer;
 
 /// The time after which a node that has met no other reports its attempts, and the interval of its checks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
@@ -168,7 +168,7 @@ pub(super) async fn serve(
         mesh.own_key()?;
     }
     tokio::pin!(ends);
-    crate::allocator::begin();
+    meshtf::allocator::begin();
     let node = tokio::select! {
         node = Node::start_within(config, budget) => node?,
         _ = signals.next() => return Ok(Exit::Ok),

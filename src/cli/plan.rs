@@ -6,7 +6,8 @@ mod svg;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::protocol::SessionOptions;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::plan::{Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
@@ -18,7 +19,6 @@ use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
 use super::{Exit, Outcome, complete, output};
-use crate::protocol::SessionOptions;
 
 /// Rows of a table unless all are requested.
 const MAX_LISTED: usize = 20;

@@ -6,6 +6,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use meshtf::Session;
+use meshtf::trainer::answers::{Answer, answers, unlabelled};
+use meshtf::trainer::stored::fits;
+use meshtf::trainer::unseen::{Id, Ids};
+use meshtf::trainer::weights::check_weights;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::counted;
@@ -21,11 +26,6 @@ use super::predictions::{Encoder, Form, Header, OutFile, Record};
 use super::table::table;
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::Session;
-use crate::trainer::answers::{Answer, answers, unlabelled};
-use crate::trainer::stored::fits;
-use crate::trainer::unseen::{Id, Ids};
-use crate::trainer::weights::check_weights;
 
 /// Number of examples that are shown on a terminal.
 const MAX_SHOWN: usize = 20;

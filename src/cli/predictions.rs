@@ -3,13 +3,13 @@
 mod file;
 
 pub(super) use self::file::{Encoder, Form, OutFile, save_records};
+use meshtf::trainer::answers::{Answer, Meaning};
+use meshtf::trainer::unseen::Id;
 use meshtf_tensor::{DType, Data, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
 use super::table::number;
-use crate::trainer::answers::{Answer, Meaning};
-use crate::trainer::unseen::Id;
 
 /// Maximum number of columns of probabilities in a table; more classes are written as the class alone.
 const MAX_WIDE: usize = 1000;

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::diagnosis::{conclude_at_last, is_expecting, shown_place};
+use meshtf::mesh::{Attempt, Beyond, Release, Speaks, is_loopback, may_be_reached, unexplained};
+use meshtf::protocol::status::Identity;
+use meshtf::protocol::{Cluster, Member, VERSION};
 use meshtf_tensor::device::{DeviceName, Task};
 use serde_json::json;
 
@@ -11,10 +15,6 @@ use super::paint::{Paint, Tone, complain, mention};
 use super::reach::{Deadline, MeshArgs, shown};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
-use crate::diagnosis::{conclude_at_last, is_expecting, shown_place};
-use crate::mesh::{Attempt, Beyond, Release, Speaks, is_loopback, may_be_reached, unexplained};
-use crate::protocol::status::Identity;
-use crate::protocol::{Cluster, Member, VERSION};
 
 /// The list counts as complete when it has not changed for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
@@ -235,13 +235,20 @@ fn addresses(member: &Member) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mesh::{Source, Verdict, parse_address};
-    use crate::protocol::{Incarnation, Peer};
+    use meshtf::mesh::{Source, Verdict, parse_address};
+    use meshtf::protocol::{Incarnation, Peer};
 
     #[test]
     fn nodes_are_listed_with_their_versions_and_those_of_another_protocol_too() {
         let task = Task::new("local", 0);
-        let cluster = Cluster::new([Member::bare(task.clone(), Peer::new("p"), Incarnation(1))]);
+        let cluster = Cluster::new([Member {
+            task: task.clone(),
+            peer: Peer::new("p"),
+            incarnation: Incarnation(1),
+            devices: Vec::new(),
+            addresses: Vec::new(),
+            since_unix_ms: 0,
+        }]);
         let members: Vec<&Member> = cluster.members().collect();
         // The member started in 1970 by its clock, and the node has measured its own time since then.
         let identity = Identity { version: "0.9.1".to_owned(), up_ms: 3_723_000, ..Identity::default() };

@@ -6,6 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use meshtf::LocalCluster;
+use meshtf::client::{Reach, Route};
+use meshtf::diagnosis::{Conclusion, conclude_at_last};
+use meshtf::doctor::{SERVICE_HOME, as_service};
+use meshtf::mesh::{Attempt, KeyError, MeshError, MeshKey, home, parse_address};
+use meshtf::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
+use meshtf::protocol::Cluster;
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
@@ -14,13 +21,6 @@ use meshtf_tensor::memory::Budget;
 
 use super::paint::{Paint, Tone, mention};
 use super::{Outcome, Trouble};
-use crate::LocalCluster;
-use crate::client::{Reach, Route};
-use crate::diagnosis::{Conclusion, conclude_at_last};
-use crate::doctor::{SERVICE_HOME, as_service};
-use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home, parse_address};
-use crate::node::{ClusterSpec, DEFAULT_MESH, Node, NodeConfig, NodeError};
-use crate::protocol::Cluster;
 
 /// How long a command waits for the first node to be found, and for the nodes that are up to meet.
 const SEARCH_LIMIT: Duration = Duration::from_secs(8);

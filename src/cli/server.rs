@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf::door::DoorConfig;
+use meshtf::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES, OfCluster};
+use meshtf::mesh::home;
+use meshtf::node::{ClusterSpec, Node, NodeConfig, own_data};
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -15,10 +19,6 @@ use super::memory::MemoryArgs;
 use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
-use crate::door::DoorConfig;
-use crate::door::tensorflow::{self, DEFAULT_MAX_MESSAGE_BYTES, OfCluster};
-use crate::mesh::home;
-use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 
 /// Name under which the command is this subcommand, as a link: TensorFlow's own server's.
 pub(super) const CALLED: &str = "grpc_tensorflow_server";
@@ -226,7 +226,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Folder, Trouble> {
-        let path = std::env::temp_dir().join(format!("meshtf-server-{:016x}", crate::random::u64()));
+        let path = std::env::temp_dir().join(format!("meshtf-server-{:016x}", meshtf::random::u64()));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| Trouble::input(format!("cannot make the folder {}: {error}", path.display())))?;
         Ok(Folder(path))

@@ -1,6 +1,11 @@
 //! `meshtf status`: the status of nodes.
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::node::Node;
+use meshtf::protocol::status::{
+    DeviceStatus, LimitStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, PieceStatus, ResourceStatus,
+    SessionStatus,
+};
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
@@ -10,11 +15,6 @@ use super::paint::{Paint, Tone, complain, mention};
 use super::reach::AskArgs;
 use super::table::{TableRow, duration, place, rate, short_peer, table};
 use super::{Exit, Outcome, Trouble, complete, output};
-use crate::node::Node;
-use crate::protocol::status::{
-    DeviceStatus, LimitStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, PieceStatus, ResourceStatus,
-    SessionStatus,
-};
 
 /// Show the state of nodes
 ///

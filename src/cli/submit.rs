@@ -7,6 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use meshtf::protocol::SessionOptions;
+use meshtf::protocol::look::Fetched;
+use meshtf::trainer::stored::Which;
+use meshtf::trainer::weights::Weights;
+use meshtf::{Client, Init, RunOutput, Session, StepEvent};
 use meshtf_graph::plan::Summary;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -22,11 +27,6 @@ use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
 use super::table::{number, per_second};
 use super::{Exit, Outcome, Trouble, complete, first_values, output, trace};
-use crate::protocol::SessionOptions;
-use crate::protocol::look::Fetched;
-use crate::trainer::stored::Which;
-use crate::trainer::weights::Weights;
-use crate::{Client, Init, RunOutput, Session, StepEvent};
 
 /// Run a graph on the nodes that are up
 ///
@@ -355,7 +355,7 @@ impl StepArgs {
                     keeper.change(|record| record.values(step, &job.fetches, &values));
                     progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
-                StepEvent::PartialFetch { .. } => {}
+                _ => {}
             })
             .await;
         progress.finish_and_clear();

@@ -1,7 +1,7 @@
 //! Tables on stdout, and the forms of times, names and counts in them.
 
-pub(super) use crate::doctor::duration;
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+pub(super) use meshtf::doctor::duration;
 
 use super::paint::{Paint, Tone};
 

@@ -9,13 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use meshtf::mesh::home;
 use meshtf_checkpoint::write_whole;
 use meshtf_engine::adapters::BackendChoice;
 
 use super::memory::MemoryArgs;
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
-use crate::mesh::home;
 
 /// The files on the program's Python path.
 const FILES: [(&str, &str); 7] = [

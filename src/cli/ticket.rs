@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use meshtf::Client;
+use meshtf::mesh::{Multiaddr, Ticket, is_loopback, parse_address};
+use meshtf::node::{Node, NodeError};
+
 use super::reach::MeshArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::Client;
-use crate::mesh::{Multiaddr, Ticket, is_loopback, parse_address};
-use crate::node::{Node, NodeError};
 
 /// How long to search for nodes of this machine, whose addresses go into the ticket.
 const LOOK_FOR_NODES: Duration = Duration::from_millis(700);

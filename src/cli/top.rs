@@ -9,6 +9,11 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use meshtf::Client;
+use meshtf::diagnosis::conclude;
+use meshtf::mesh::{Beyond, unexplained};
+use meshtf::node::Node;
+use meshtf::protocol::look::SessionLook;
 use meshtf_tensor::device::Task;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::mpsc;
@@ -21,11 +26,6 @@ use self::view::{Next, View};
 use super::reach::{Deadline, MeshArgs, seconds};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
-use crate::Client;
-use crate::diagnosis::conclude;
-use crate::mesh::{Beyond, unexplained};
-use crate::node::Node;
-use crate::protocol::look::SessionLook;
 
 /// How long a node has to report its status.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

@@ -18,7 +18,12 @@ use self::log::Log;
 use self::progress::{Attempt, Plan, Progress};
 use self::summary::Usage;
 use self::waiting::Waiting;
-use crate::Client;
+use meshtf::Client;
+use meshtf::Session;
+use meshtf::protocol::SessionOptions;
+use meshtf::trainer::hints::unscaled;
+use meshtf::trainer::stored::{state, states};
+use meshtf::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -34,11 +39,6 @@ use super::reach::Reached;
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
-use crate::Session;
-use crate::protocol::SessionOptions;
-use crate::trainer::hints::unscaled;
-use crate::trainer::stored::{state, states};
-use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
 
 /// Maximum number of points of a curve between two printed lines.
 const BETWEEN: u64 = 20;

@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use meshtf::protocol::SessionOptions;
+use meshtf::trainer::stored::Which;
+use meshtf::trainer::weights::Weights;
+use meshtf::{Client, Session};
 use meshtf_graph::Graph;
 use meshtf_tensor::memory::Budget;
 
@@ -10,10 +14,6 @@ use super::host::HostArgs;
 use super::paint::mention;
 use super::signals::Signals;
 use super::{Outcome, Trouble};
-use crate::protocol::SessionOptions;
-use crate::trainer::stored::Which;
-use crate::trainer::weights::Weights;
-use crate::{Client, Session};
 
 /// A model, its weights, and where it runs.
 #[derive(Debug, clap::Args)]

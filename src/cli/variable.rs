@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::Client;
 use clap::Subcommand;
+use meshtf::Client;
+use meshtf::node::Node;
+use meshtf::protocol::inquiry::VariableName;
 use meshtf_exec::container_named;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure};
@@ -16,8 +18,6 @@ use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, complete, output};
-use crate::node::Node;
-use crate::protocol::inquiry::VariableName;
 
 /// List, read and set the variables of a node
 ///

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Client;
+use meshtf::Client;
+use meshtf::node::DEFAULT_MESH;
+use meshtf::protocol::SessionOptions;
+use meshtf::verify::{Case, replay};
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::{Graph, Output};
@@ -14,9 +17,6 @@ use serde_json::json;
 
 use super::reach::{Deadline, MeshArgs, Reached, address};
 use super::{Exit, Outcome, Trouble, output};
-use crate::node::DEFAULT_MESH;
-use crate::protocol::SessionOptions;
-use crate::verify::{Case, replay};
 
 /// Replay recorded TensorFlow sessions and compare the results
 ///
@@ -220,7 +220,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Self {
-        Scratch(std::env::temp_dir().join(format!("meshtf-verify-{:016x}", crate::random::u64())))
+        Scratch(std::env::temp_dir().join(format!("meshtf-verify-{:016x}", meshtf::random::u64())))
     }
 
     /// The folder, made now; `None` if that fails, which is reported to a graph that saves.

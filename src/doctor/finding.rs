@@ -61,7 +61,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn ok(check: &'static str, what: impl Into<String>) -> Self {
+    #[doc(hidden)]
+    pub fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Finding { check, level: Level::Ok, what: what.into(), remedy: None }
     }
 
@@ -73,7 +74,8 @@ impl Finding {
         Finding { level: Level::Warning, ..Finding::note(check, what, remedy) }
     }
 
-    pub(crate) fn problem(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    #[doc(hidden)]
+    pub fn problem(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { level: Level::Problem, ..Finding::note(check, what, remedy) }
     }
 }

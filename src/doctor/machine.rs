@@ -69,10 +69,10 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
 }
 
 /// The home of the user that nodes run as where the .deb is installed.
-pub(crate) const SERVICE_HOME: &str = "/var/lib/meshtf";
+pub const SERVICE_HOME: &str = "/var/lib/meshtf";
 
 /// The advice for reaching the mesh of this machine's service, if it has one and the key was expected elsewhere.
-pub(crate) fn as_service(key: &Path, service: &Path) -> Option<String> {
+pub fn as_service(key: &Path, service: &Path) -> Option<String> {
     let is_other = service.is_dir() && !key.starts_with(service);
     is_other.then(|| {
         "The nodes of this machine's service run as the user meshtf, which has the key: `sudo -H -u meshtf meshtf ps`, and so \

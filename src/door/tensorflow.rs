@@ -94,7 +94,7 @@ pub async fn open(node: Arc<Node>, config: DoorConfig, max_message_bytes: usize)
 
 /// The ClusterSpec of a node, as far as its door needs it.
 #[derive(Debug, Default)]
-pub(crate) struct OfCluster {
+pub struct OfCluster {
     /// Its tasks.
     pub tasks: BTreeSet<Task>,
     /// The address that it gives to the door.
@@ -108,7 +108,7 @@ pub(crate) struct OfCluster {
 ///
 /// # Cancellation
 /// As [`open`].
-pub(crate) async fn open_in(
+pub async fn open_in(
     node: Arc<Node>,
     config: DoorConfig,
     max_message_bytes: usize,

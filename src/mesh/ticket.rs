@@ -46,7 +46,6 @@ struct TicketBody {
 
 /// The outcome of [`Ticket::accept`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Accepted {
     /// This machine had no key for the mesh.
     Stored,

@@ -181,7 +181,7 @@ impl HeldConstants {
 
     /// The number of constants.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.constants.len()
     }
 

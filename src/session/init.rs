@@ -74,7 +74,8 @@ impl Init {
     }
 
     /// The variables that it sets, and the device strings of their nodes.
-    pub(crate) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+    #[doc(hidden)]
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|check| (check.variable.as_str(), check.device.as_str()))
     }
 

@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 12;
 
 /// The meaning of the numbers of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub enum Meaning {
     /// One for each class; softmax gives their probabilities.
     Logits,
     /// The probability of each class.
@@ -31,7 +31,7 @@ pub(crate) enum Meaning {
 
 /// A tensor that has an answer for each example.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// The tensor.
     pub fetch: String,
     pub meaning: Meaning,
@@ -71,12 +71,7 @@ struct Compared {
 /// # Errors
 /// Bad input for a fetch that does not exist; and without fetches, if the loss is none of the usual ones: the message has the
 /// tensors that could be fetched.
-pub(crate) fn answers(
-    graph: &Graph,
-    sections: &Sections,
-    fits: &Fits,
-    fetches: &[String],
-) -> Result<Vec<Answer>, Error> {
+pub fn answers(graph: &Graph, sections: &Sections, fits: &Fits, fetches: &[String]) -> Result<Vec<Answer>, Error> {
     let model = Model { graph, sections, fits, compared: compared(graph, &sections.train.loss) };
     if !fetches.is_empty() {
         return fetches.iter().map(|fetch| model.answer(fetch)).collect();
@@ -96,7 +91,7 @@ pub(crate) fn answers(
 }
 
 /// The placeholders that only the labels of a loss come from: examples to predict do not have them.
-pub(crate) fn labels(graph: &Graph, sections: &Sections) -> BTreeSet<String> {
+pub fn labels(graph: &Graph, sections: &Sections) -> BTreeSet<String> {
     let Some(Compared { prediction, labels: Some(labels), .. }) = compared(graph, &sections.train.loss) else {
         return BTreeSet::new();
     };
@@ -109,7 +104,7 @@ pub(crate) fn labels(graph: &Graph, sections: &Sections) -> BTreeSet<String> {
 }
 
 /// Names of tensors that may have an answer for each example without its label, as a hint for messages.
-pub(crate) fn unlabelled(graph: &Graph, sections: &Sections) -> String {
+pub fn unlabelled(graph: &Graph, sections: &Sections) -> String {
     let model = Model { graph, sections, fits: &Fits::new(), compared: compared(graph, &sections.train.loss) };
     let labels = labels(graph, sections);
     let needs_label = |name: &String| {

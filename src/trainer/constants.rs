@@ -22,8 +22,8 @@ pub(super) fn feeds(constants: &[(String, Tensor)]) -> impl Iterator<Item = (&st
 /// The constants of evaluations, with which a trained model is used.
 ///
 /// # Errors
-/// Those of [`Constants::of`].
-pub(crate) fn evaluations(graph: &Graph, sections: &Sections) -> Result<Vec<(String, Tensor)>, Error> {
+/// Those of `Constants::of`.
+pub fn evaluations(graph: &Graph, sections: &Sections) -> Result<Vec<(String, Tensor)>, Error> {
     Constants::of(graph, sections).map(|constants| constants.evaluations)
 }
 

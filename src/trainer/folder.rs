@@ -14,7 +14,7 @@ const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
 
 /// The files of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
+pub enum FileKind {
     Images,
     /// `.txt`, compressed or not.
     Texts,
@@ -50,7 +50,7 @@ const START: u64 = 4096;
 
 /// The images of a folder, class after class, by name.
 #[derive(Debug)]
-pub(crate) struct ImageFolder {
+pub struct ImageFolder {
     /// The names of the classes' folders; none for images that are not in such folders.
     pub classes: Vec<String>,
     /// The files, and the indices of their classes.
@@ -153,7 +153,7 @@ pub(super) fn is_image(path: &Path) -> bool {
 }
 
 /// The error for a file that is an image by its content, and of a format that is not read.
-pub(crate) fn other_image(name: &str, path: &Path) -> Option<String> {
+pub fn other_image(name: &str, path: &Path) -> Option<String> {
     if !path.is_file() || is_image(path) {
         return None;
     }
@@ -168,7 +168,7 @@ fn content(path: &Path) -> std::io::Result<String> {
 }
 
 /// The error for a file, or a folder, where an image or a text is expected.
-pub(crate) fn refused(name: &str, path: &Path, kind: FileKind) -> String {
+pub fn refused(name: &str, path: &Path, kind: FileKind) -> String {
     let (one, endings) = kind.names();
     let expected = format!("expected {one}s, {endings}");
     let article = if one == "image" { "an" } else { "a" };

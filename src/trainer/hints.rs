@@ -46,7 +46,7 @@ const PRODUCTS: &[&str] = &[
 
 /// A hint for each placeholder of floats that takes bytes from 0 to 255, which the graph multiplies by weights without scaling
 /// them.
-pub(crate) fn unscaled(sections: &Sections, graph: &Graph, train: &Examples) -> Vec<String> {
+pub fn unscaled(sections: &Sections, graph: &Graph, train: &Examples) -> Vec<String> {
     let mut looked_at: Option<Vec<Tensor>> = None;
     let mut hints = Vec::new();
     for (name, source) in sections.data.feed.iter().filter(|(_, source)| source.scale.is_none()) {

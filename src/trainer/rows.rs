@@ -14,7 +14,7 @@ mod tokens;
 
 pub(super) use self::bytes::FileBytes;
 use self::elements::Elements;
-pub(crate) use self::file::DataFile;
+pub use self::file::DataFile;
 use self::images::Changes;
 pub(super) use self::images::{decoded, open as open_images, resizing};
 pub(super) use self::lines::TextLines;

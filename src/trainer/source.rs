@@ -69,7 +69,7 @@ pub(super) struct ReadTable {
 }
 
 /// The measurements of the columns of tables, by placeholder.
-pub(crate) type Fits = BTreeMap<String, Fit>;
+pub type Fits = BTreeMap<String, Fit>;
 
 /// A placeholder that is fed with a source.
 pub(super) struct Fed<'a> {
@@ -208,7 +208,7 @@ fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -
 }
 
 /// Whether a training that reads `source` reads this file, or folder, in the same way.
-pub(crate) fn reads_alike(source: &DataSource, path: &Path) -> bool {
+pub fn reads_alike(source: &DataSource, path: &Path) -> bool {
     let named = |file: &str| FilePart { file: file.to_owned(), part: None };
     let (own, other) = (named(&source.file), named(&path.to_string_lossy()));
     match source.take {

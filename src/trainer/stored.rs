@@ -14,9 +14,9 @@ use meshtf_train::data::{read_npz_all, write_npz};
 use super::{Error, Fits};
 
 /// The key of a state's metadata for the number of steps after which it was saved.
-pub(crate) const STEP: &str = "meshtf.step";
+pub const STEP: &str = "meshtf.step";
 /// The key of a state that another program made, or that was converted to a form without metadata.
-pub(crate) const IMPORTED: &str = "meshtf.imported";
+pub const IMPORTED: &str = "meshtf.imported";
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 /// Maximum number of tensors that are named in a message.
@@ -25,13 +25,13 @@ const MAX_NAMED: usize = 8;
 /// The file of the best weights in a folder.
 pub(crate) const BEST_FILE: &str = "best.safetensors";
 /// The key of a state's metadata for the names of the model's own variables, as a list in JSON.
-pub(crate) const MODEL: &str = "meshtf.model";
+pub const MODEL: &str = "meshtf.model";
 
 /// The key of a state's metadata for what was measured of tables, in JSON.
-pub(crate) const FITS: &str = "meshtf.fits";
+pub const FITS: &str = "meshtf.fits";
 
 /// The measurements of the tables of a training, by the placeholders that they feed, if a file of weights has them.
-pub(crate) fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
+pub fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
     let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
     if path.extension().is_none_or(|ending| ending != "safetensors") {
@@ -72,7 +72,7 @@ pub(crate) fn described(path: &Path, which: Which) -> Result<(PathBuf, Vec<Descr
 
 /// The state of a folder that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub enum Which {
     /// The best weights of an evaluation, if there are some; else the last state.
     Best,
     Last,
@@ -108,12 +108,12 @@ impl Form {
 }
 
 /// Refuses a path to which [`write`] would not write.
-pub(crate) fn check_form(path: &Path) -> Result<(), Error> {
+pub fn check_form(path: &Path) -> Result<(), Error> {
     Form::of(path).map(|_| ())
 }
 
 /// Reads a file, a checkpoint of TensorFlow by its prefix, or a state of a training in a folder; returns the path, too.
-pub(crate) fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
+pub fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
     let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
     let is_checkpoint = path.with_added_extension("index").exists();
@@ -166,7 +166,7 @@ fn split(path: &Path) -> Result<(&Path, &str), Error> {
 }
 
 /// Writes a file in the form that its extension states, whole or not at all.
-pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
+pub fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
     let at = |why: &dyn std::fmt::Display| Error::input(format!("cannot write {}: {why}", path.display()));
     let (folder, name) = split(path)?;
     let form = Form::of(path)?;
@@ -190,7 +190,7 @@ pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
 ///
 /// # Errors
 /// Bad input if there are no averages.
-pub(crate) fn average(contents: &mut Contents) -> Result<(), Error> {
+pub fn average(contents: &mut Contents) -> Result<(), Error> {
     let is_average = |(name, _): &&(String, Tensor)| name.ends_with(AVERAGE);
     let averages: Vec<(String, Tensor)> = contents.tensors.iter().filter(is_average).cloned().collect();
     let averages: BTreeMap<&str, &Tensor> =
@@ -221,7 +221,7 @@ fn of_folder(folder: &Path, which: Which) -> Result<PathBuf, Error> {
 }
 
 /// The files of states that a training saved in a folder, the oldest first.
-pub(crate) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_state = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("step-") && name.ends_with(".safetensors")
@@ -233,7 +233,7 @@ pub(crate) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The file of a state in a folder.
-pub(crate) fn state(folder: &Path, step: u64) -> PathBuf {
+pub fn state(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:012}.safetensors"))
 }
 

@@ -21,14 +21,14 @@ const MAX_NAMED: usize = 8;
 
 /// The identification of an example.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Id {
+pub enum Id {
     Number(u64),
     Text(String),
 }
 
 /// Examples of one file or folder, for one or more placeholders.
 #[derive(Debug)]
-pub(crate) struct Unseen {
+pub struct Unseen {
     examples: Examples,
     /// The file's name.
     pub file: String,
@@ -69,6 +69,10 @@ impl Unseen {
 
     pub fn len(&self) -> usize {
         self.examples.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     pub fn examples(&self) -> &Examples {
@@ -214,7 +218,7 @@ fn scan(table: &ReadTable, column: Option<usize>, to: &mpsc::Sender<Checked<Bloc
 
 /// The ids of examples, read as they are taken.
 #[derive(Debug)]
-pub(crate) struct Ids {
+pub struct Ids {
     /// The name of the ids.
     pub header: String,
     from: Source,
@@ -230,7 +234,7 @@ enum Source {
 
 /// The lines of a table that are no examples, since fields are missing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct LeftOut {
+pub struct LeftOut {
     pub count: usize,
     /// The numbers of the first of them.
     pub first: Vec<u64>,

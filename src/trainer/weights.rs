@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 256 << 20;
 
 /// The values of a graph's variables, and the nodes that set them.
 #[derive(Debug)]
-pub(crate) struct Weights {
+pub struct Weights {
     all: Vec<Weight>,
     /// The file, and its merit if it has the best weights of a training.
     pub origin: String,
@@ -80,7 +80,7 @@ impl Weights {
 ///
 /// # Errors
 /// Bad input: there are none, or they are of another model.
-pub(crate) fn check_weights(argument: &str, graph: &Graph, path: &Path, which: Which) -> Result<(), Error> {
+pub fn check_weights(argument: &str, graph: &Graph, path: &Path, which: Which) -> Result<(), Error> {
     if !path.exists() && !path.with_added_extension("index").exists() {
         return Err(Error::input(format!("{argument} {}: does not exist", path.display())));
     }
@@ -92,7 +92,7 @@ pub(crate) fn check_weights(argument: &str, graph: &Graph, path: &Path, which: W
 }
 
 /// `run1/best.safetensors (least loss 0.0123, after step 400)`.
-pub(crate) fn origin(file: &Path, metadata: &BTreeMap<String, String>) -> String {
+pub fn origin(file: &Path, metadata: &BTreeMap<String, String>) -> String {
     let merit = |value: &String| {
         let value: f64 = value.parse().ok()?;
         Some(format!(" ({} {value:.5}, after step {})", metadata.get(BEST_OF)?, metadata.get(STEP)?))

@@ -1,10 +1,9 @@
 //! The elements that a model reads and writes: bytes, or the characters or words of its vocabulary.
 
+use meshtf::trainer::Fits;
 use meshtf_graph::Graph;
 use meshtf_train::data::{Coder, FilePart, TextOptions, TokenKind, VocabularyChoice};
 use meshtf_train::file::{DataSource, GenerateSection, Take};
-
-use crate::trainer::Fits;
 
 /// Elements that are named in a message.
 const MAX_NAMED: usize = 24;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use meshtf::trainer::folder::ImageFolder;
 use meshtf_train::data::read_image;
 
 use super::{Length, Model, classifier, document, object, quoted};
-use crate::trainer::folder::ImageFolder;
 
 /// Images whose sizes and colours are looked at.
 const MAX_LOOKED_AT: usize = 64;

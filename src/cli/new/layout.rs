@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use meshtf::trainer::DataFile;
 use meshtf_tensor::failure::Failure;
 use meshtf_train::data::{FilePart, Layout, LayoutOptions, column_name, is_parquet};
 
 use super::column::{is_amount, is_value};
 use super::quoted;
-use crate::trainer::DataFile;
 
 /// Bytes of a table or of texts that are read; of more, the rest is not looked at.
 pub(super) const MAX_READ: u64 = 256 << 20;

@@ -93,13 +93,13 @@ fn another_delimiter_and_missing_names_are_found() {
 }
 
 /// Reads the table of a model as a training reads it.
-fn loaded(model: &Model, text: &str) -> crate::trainer::TrainingData {
+fn loaded(model: &Model, text: &str) -> meshtf::trainer::TrainingData {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.child("t.csv"), text).unwrap();
     let sections = meshtf_train::file::read(&model.text).unwrap();
     let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
     let graph = Graph::new(program.nodes).unwrap();
-    let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default());
+    let loaded = meshtf::trainer::load(&sections, &graph, folder.path(), &Default::default());
     loaded.unwrap_or_else(|error| panic!("{error}\n{}", model.text)).data
 }
 
@@ -343,7 +343,7 @@ fn each_class_of_images_is_held_out_in_the_same_share() {
     let sections = meshtf_train::file::read(&model.text).unwrap();
     let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
     let graph = Graph::new(program.nodes).unwrap();
-    let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
+    let loaded = meshtf::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
     let train = loaded.data.train;
     let data = &sections.data;
     let (_, held) = train.split_by(&data.hold_out_by, data.hold_out, data.shuffle.unwrap()).unwrap();
@@ -377,7 +377,7 @@ fn images_of_several_sizes_get_the_median() {
         let sections = meshtf_train::file::read(&model.text).unwrap();
         let program = meshtf_train::model::file::read(model.text.as_bytes()).unwrap();
         let graph = Graph::new(program.nodes).unwrap();
-        let loaded = crate::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
+        let loaded = meshtf::trainer::load(&sections, &graph, folder.path(), &Default::default()).unwrap();
         let columns: Vec<_> = loaded.data.train.columns().map(|(_, _, shape)| shape.to_vec()).collect();
         assert_eq!(columns, [vec![wanted[0], wanted[1], 1], vec![]]);
     }

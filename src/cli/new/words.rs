@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use meshtf::trainer::folder::{FileKind, ImageFolder};
 use meshtf_tensor::failure::Failure;
 use meshtf_train::data::{Counter, FIRST, FilePart, TextOptions, TokenKind, is_missing, unpacked, utf8};
 
 use super::layout::{MAX_READ, layout_members, layout_options, scan};
 use super::{Length, Model, classifier, document, object, quoted};
-use crate::trainer::folder::{FileKind, ImageFolder};
 
 /// The most classes.
 const MAX_CLASSES: usize = 1000;

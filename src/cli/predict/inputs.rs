@@ -3,6 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
+use meshtf::trainer::answers::{Answer, labels, unlabelled};
+use meshtf::trainer::folder::{FileKind, refused};
+use meshtf::trainer::unseen::Unseen;
+use meshtf::trainer::{Fits, evaluation_constants, reads_alike};
 use meshtf_graph::op::Role;
 use meshtf_graph::{Graph, NodeId};
 use meshtf_tensor::failure::Failure;
@@ -13,10 +17,6 @@ use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::super::Trouble;
 use super::super::inputs::{fed, feed_error};
-use crate::trainer::answers::{Answer, labels, unlabelled};
-use crate::trainer::folder::{FileKind, refused};
-use crate::trainer::unseen::Unseen;
-use crate::trainer::{Fits, evaluation_constants, reads_alike};
 
 /// All that is fed.
 pub(super) struct Inputs {
@@ -77,7 +77,7 @@ impl Inputs {
                     )),
                 }
             })?;
-        if parts.iter().all(|part| part.len() == 0) {
+        if parts.iter().all(Unseen::is_empty) {
             return Err(Trouble::input(format!("{}: there is no example", files.join(", "))));
         }
         let first_size = |name: &String| {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use meshtf::trainer::unseen::Id;
 use meshtf_checkpoint::Whole;
 use meshtf_tensor::{DType, Tensor, npy};
 
@@ -10,7 +11,6 @@ use super::{Field, Header, Record};
 use crate::cli::Trouble;
 use crate::cli::inputs::StepRequest;
 use crate::cli::output::make_folder_of;
-use crate::trainer::unseen::Id;
 
 /// The form of predictions, by a file's extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! A curve of a run: values by step, thinned to a bounded number, with the last, the least and the greatest of all.
 
+use meshtf::protocol::look::thin;
+use meshtf::protocol::runs::title;
 use serde::{Deserialize, Serialize};
-
-use crate::protocol::look::thin;
-use crate::protocol::runs::title;
 
 /// Maximum number of points. A longer curve keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 512;

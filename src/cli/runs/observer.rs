@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use meshtf::trainer::{Error, Evaluated, Observed, Observer};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
 
 use super::keeper::Keeper;
 use super::record::{End, How};
 use super::reporter::Reporter;
-use crate::trainer::{Error, Evaluated, Observed, Observer};
 
 /// Passes everything on to the other observer.
 pub(in crate::cli) struct Recorded<'a> {

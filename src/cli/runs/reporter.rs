@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use meshtf::Session;
+use meshtf::protocol::look::{MAX_POINTS, Point};
+use meshtf::protocol::runs::{MAX_VALUES, Report, Series};
 use meshtf_tensor::lock::lock;
 
-use crate::Session;
 use crate::cli::{Exit, Outcome};
-use crate::protocol::look::{MAX_POINTS, Point};
-use crate::protocol::runs::{MAX_VALUES, Report, Series};
 
 /// The interval of the reports, and how long one may take.
 const EVERY: Duration = Duration::from_secs(1);

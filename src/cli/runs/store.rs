@@ -59,7 +59,8 @@ impl Store {
     /// An id that no record has.
     pub fn new_id(&self) -> io::Result<String> {
         loop {
-            let id: String = crate::random::bytes::<{ ID_LETTERS / 2 }>()?.iter().map(|b| format!("{b:02x}")).collect();
+            let id: String =
+                meshtf::random::bytes::<{ ID_LETTERS / 2 }>()?.iter().map(|b| format!("{b:02x}")).collect();
             if !Kind::ALL.iter().any(|kind| self.path(&id, *kind).exists()) {
                 return Ok(id);
             }

@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use meshtf::Client;
+use meshtf::node::Node;
+use meshtf::protocol::event::{Event, Noted};
 use meshtf_tensor::device::Task;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,10 +13,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use tokio::time::timeout;
-
-use crate::Client;
-use crate::node::Node;
-use crate::protocol::event::{Event, Noted};
 
 /// Maximum number of events that are kept: as many as a node keeps.
 const MAX_KEPT: usize = 1024;

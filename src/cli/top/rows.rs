@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
+use meshtf::protocol::SessionId;
+use meshtf::protocol::runs::{RunStatus, Series};
+use meshtf::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
@@ -10,9 +13,6 @@ use meshtf_tensor::memory::Bytes;
 use super::super::table::{duration, number, place, rate, short_peer};
 use super::log::Log;
 use super::session::Looked;
-use crate::protocol::SessionId;
-use crate::protocol::runs::{RunStatus, Series};
-use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 
 /// The report of one node, or the reason why it has none.
 pub struct Told {

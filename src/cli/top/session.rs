@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use meshtf::protocol::SessionId;
+use meshtf::protocol::look::{Curve, SessionLook};
 use meshtf_graph::plan::Picture;
 use meshtf_graph::trace::StepPicture;
 use meshtf_tensor::device::{DeviceName, Task};
@@ -14,8 +16,6 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 
 use super::super::table::number;
 use super::rows::bytes;
-use crate::protocol::SessionId;
-use crate::protocol::look::{Curve, SessionLook};
 
 /// A curve whose greatest value is this many times its median has a logarithmic scale: on a linear one, half of it is at the
 /// lower edge. The page uses the same number.

@@ -1,5 +1,6 @@
 //! The display of `meshtf top`, and the actions of its keys. Draws on any of ratatui's backends.
 
+use meshtf::protocol::runs::RunStatus;
 use meshtf_tensor::device::Task;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -12,7 +13,6 @@ use super::super::table::duration;
 use super::log::Log;
 use super::rows::{Panel, Whole};
 use super::session::Key;
-use crate::protocol::runs::RunStatus;
 
 /// Cells of the bar that shows a share.
 const BAR: usize = 8;

@@ -1,7 +1,7 @@
 //! The loss and the metrics of a training over its steps.
 
-use crate::protocol::look::thin;
-use crate::protocol::runs::title;
+use meshtf::protocol::look::thin;
+use meshtf::protocol::runs::title;
 
 /// Maximum number of points that a curve keeps. A longer one keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 4096;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use meshtf::trainer::{Error, Evaluated, Observed, Observer};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
 use serde_json::{Value, json};
@@ -19,7 +20,6 @@ use crate::cli::output::Lines;
 use crate::cli::paint::{mention, warn};
 use crate::cli::table::{number, per_second};
 use crate::cli::trace;
-use crate::trainer::{Error, Evaluated, Observed, Observer};
 
 /// The position of a training, and its rate.
 pub(super) struct Progress {

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use meshtf::Client;
+use meshtf::trainer::{Size, Trainer};
 use meshtf_tensor::failure::counted;
 use serde_json::json;
 
 use super::Command;
-use crate::Client;
 use crate::cli::output::Lines;
 use crate::cli::reach::Reached;
 use crate::cli::table::per_second;
-use crate::trainer::{Size, Trainer};
 
 /// The microseconds for which each device has been busy.
 type Devices = BTreeMap<String, u64>;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use meshtf::node::Node;
 use meshtf_tensor::device::Task;
 
 use super::progress::duration;
@@ -9,7 +10,6 @@ use super::{Args, Files};
 use crate::cli::paint::mention;
 use crate::cli::signals::{Request, Signals};
 use crate::cli::{Outcome, Trouble};
-use crate::node::Node;
 
 /// The interval of the checks whether the tasks are up, and the least delay before an attempt.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ const BLOCK: usize = 1 << 20;
 
 /// A file with random access. Its clones are the same file.
 #[derive(Clone, Debug)]
-pub(crate) struct DataFile(Arc<Opened>);
+pub struct DataFile(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {

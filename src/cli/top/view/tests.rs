@@ -1,17 +1,17 @@
 //! The screen of `meshtf top`, drawn into memory, and its keys.
 
+use meshtf::protocol::look::{Curve, Fetched, Point, SessionLook};
+use meshtf::protocol::runs::{Report, Series};
+use meshtf::protocol::status::{
+    DeviceStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
+};
+use meshtf::protocol::{Peer, SessionId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::super::rows::Told;
 use super::super::session::Looked;
 use super::*;
-use crate::protocol::look::{Curve, Fetched, Point, SessionLook};
-use crate::protocol::runs::{Report, Series};
-use crate::protocol::status::{
-    DeviceStatus, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
-};
-use crate::protocol::{Peer, SessionId};
 use meshtf_tensor::device::DeviceKind;
 use meshtf_tensor::{DType, PartialShape};
 
@@ -44,10 +44,16 @@ fn told(job: &str, n: u64) -> Told {
     };
     let peer = PeerStatus {
         peer: Peer::new("12D3KooWXyZ"),
+        task: Some(Task::new("other", n as u32)),
         address: "/ip4/10.0.0.7/tcp/4001".into(),
+        state: LinkState::Up,
+        up_ms: 0,
+        heard_ms: 0,
         round_trip_us: Some(1500 / n),
+        sent_bytes: 0,
+        received_bytes: 0,
         sent_per_second: 1e6 * n as f64,
-        ..PeerStatus::quiet(Some(Task::new("other", n as u32)))
+        received_per_second: 0.0,
     };
     let variable = |name: &str, bytes: u64| ResourceStatus {
         kind: "variable".into(),

@@ -1,7 +1,8 @@
 //! Trainings with data of other forms than tables.
 
+use meshtf::trainer::stored;
+
 use super::*;
-use crate::trainer::stored;
 
 /// A graph of one matrix product, `[examples, 12]` of `x` to two classes `y`, trained with these feeds.
 fn classifier(folder: &TempDir, reshaped: bool, x: &str, y: &str, feeds: &str) {

@@ -1,10 +1,10 @@
 //! The outputs of a training: the best weights, logs, pictures, the node that made a NaN.
 
+use meshtf::trainer::stored;
 use meshtf_tensor::safetensors::Contents;
 
 use super::*;
 use crate::cli::export::{ExportArgs, ImportArgs, export, import};
-use crate::trainer::stored;
 
 /// Replaces parts of the graph's file.
 fn change(folder: &TempDir, changes: &[(&str, &str)]) {
