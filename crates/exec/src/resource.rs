@@ -56,7 +56,7 @@ pub(super) use session_tensors::SessionTensors;
 pub(super) use sparse_map::SparseMap;
 pub(super) use stack::{Kept, Stack};
 pub(super) use staging::{Keys, StageLimits, Staged, Staging, Which};
-pub(super) use summary::{Event, SummaryWriter, Waits, seconds};
+pub(super) use summary::{SummaryWriter, Waits, seconds};
 pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use unbatch::{Index as BatchIndex, Unbatching};

@@ -18,7 +18,7 @@ use meshtf_checkpoint::DataDir;
 use meshtf_graph::{Attrs, FROM_WORKING_FOLDER};
 use meshtf_tensor::failure::{Code, Failure, Result};
 pub use pattern::{MAX_ENTRIES, is_match};
-pub use records::{Format, Record, RecordFault, Records, read_record, write_record};
+pub use records::{Format, Record, RecordFault, Records, as_record, read_record, write_record};
 pub use whole::Whole;
 
 /// The folder that contains the files of one node.

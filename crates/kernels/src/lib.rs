@@ -57,7 +57,7 @@ pub use random::{Dice, DicePosition, Generators, Unigrams, binomial, fixed};
 use registry::Registry;
 use smallvec::SmallVec;
 pub use text::Histogram;
-pub use text::{OpenHistogram, SummaryProto, SummaryValue};
+pub use text::{Event, OpenHistogram, SummaryProto, SummaryValue};
 pub use text::{check_defaults, push_default, push_field};
 
 /// The inputs of a kernel, which owns them: it may keep them, change them and pass them on.

@@ -27,7 +27,7 @@ pub use self::csv::{check_defaults, push_default, push_field};
 pub(super) use self::fingerprint::fingerprint64;
 pub use self::histogram::Histogram;
 pub use self::histogram::OpenHistogram;
-pub use self::summary::{SummaryProto, SummaryValue};
+pub use self::summary::{Event, SummaryProto, SummaryValue};
 
 use super::Registry;
 use super::call::kernel as call;

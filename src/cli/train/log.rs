@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use meshtf_checkpoint::crc32c;
 use meshtf_graph::{Graph, graphdef};
-use meshtf_kernels::{Histogram, SummaryProto, SummaryValue, cast};
+use meshtf_kernels::{Event, Histogram, SummaryProto, SummaryValue, cast};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::{DType, Tensor};
 use prost::Message;
@@ -18,27 +17,10 @@ use crate::cli::paint::{mention, warn};
 
 /// The file of lines.
 const LINES: &str = "log.jsonl";
-/// The first event of a file of events.
-const VERSION: &str = "brain.Event:2";
 /// Maximum number of runs whose folders are beside each other by themselves.
 const MAX_RUNS: u32 = 10_000;
 /// The largest graph that is written, since a browser must draw it.
 const MAX_GRAPH_BYTES: usize = 32 << 20;
-
-/// `tensorflow.Event`, the fields that this module uses.
-#[derive(Clone, PartialEq, Message)]
-struct Event {
-    #[prost(double, tag = "1")]
-    wall_time: f64,
-    #[prost(int64, tag = "2")]
-    step: i64,
-    #[prost(string, optional, tag = "3")]
-    file_version: Option<String>,
-    #[prost(bytes = "vec", optional, tag = "4")]
-    graph_def: Option<Vec<u8>>,
-    #[prost(message, optional, tag = "5")]
-    summary: Option<SummaryProto>,
-}
 
 /// The files of a training's log. Writing computes and waits for a disk: it must run where a thread may block. An entry that
 /// cannot be written, such as on a full disk, is left out; the first one with a warning. So is one for which the files cannot be
@@ -110,10 +92,10 @@ impl Log {
             let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
             let path = self.folder.join(name);
             let (mut events, lines) = (Growing::open(&path)?, Growing::open(&self.folder.join(LINES))?);
-            let mut start = event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() });
+            let mut start = Event::first(now()).record();
             if self.graph.len() <= MAX_GRAPH_BYTES {
                 let graph_def = Some(self.graph.clone());
-                start.extend(event(Event { graph_def, ..Event::default() }));
+                start.extend(Event { graph_def, ..Event::at(now(), 0) }.record());
             }
             if events.length == 0 {
                 events.append(&start)?;
@@ -223,12 +205,8 @@ pub(super) fn folder_for(named: &Path, continues: bool) -> PathBuf {
 /// The summary of a step, as a record.
 fn summary(step: u64, value: Vec<SummaryValue>) -> Vec<u8> {
     let step = i64::try_from(step).unwrap_or(i64::MAX);
-    event(Event { step, summary: Some(SummaryProto { value }), ..Event::default() })
-}
-
-/// An event of this moment, as a record.
-fn event(event: Event) -> Vec<u8> {
-    record(&Event { wall_time: now(), ..event }.encode_to_vec())
+    let summary = Some(SummaryProto { value }.encode_to_vec());
+    Event { summary, ..Event::at(now(), step) }.record()
 }
 
 /// Seconds since 1970.
@@ -236,23 +214,9 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// A TFRecord: the length, its checksum, the bytes, their checksum.
-fn record(bytes: &[u8]) -> Vec<u8> {
-    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
-    let length = (bytes.len() as u64).to_le_bytes();
-    [&length[..], &sum(&length), bytes, &sum(bytes)].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The output of TensorFlow 2.21's `tf.io.TFRecordWriter` for `b"meshtf"`.
-    #[test]
-    fn a_record_is_tensorflows() {
-        let wanted = [6, 0, 0, 0, 0, 0, 0, 0, 115, 105, 213, 55, 109, 101, 115, 104, 116, 102, 67, 128, 21, 188];
-        assert_eq!(record(b"meshtf"), wanted);
-    }
 
     #[test]
     fn a_log_has_events_and_lines() {
@@ -273,14 +237,15 @@ mod tests {
         let (mut rest, mut events) = (&bytes[..], Vec::new());
         while let Some((length, _)) = rest.split_first_chunk::<8>() {
             let length = u64::from_le_bytes(*length) as usize;
-            assert_eq!(rest[..length + 16], record(&rest[12..length + 12]));
-            events.push(Event::decode(&rest[12..length + 12]).unwrap());
+            let event = Event::decode(&rest[12..length + 12]).unwrap();
+            assert_eq!(rest[..length + 16], event.record());
+            events.push(event);
             rest = &rest[length + 16..];
         }
         let [version, first, numbers, weights] = &events[..] else { panic!("{events:?}") };
         assert_eq!(version.file_version.as_deref(), Some("brain.Event:2"));
         assert!(first.graph_def.as_ref().is_some_and(|graph| meshtf_graph::read(graph).unwrap().nodes.len() == 1));
-        let values = |event: &Event| event.summary.clone().unwrap().value;
+        let values = |event: &Event| SummaryProto::decode(event.summary.as_deref().unwrap()).unwrap().value;
         assert_eq!((numbers.step, weights.step), (7, 7));
         let number = SummaryValue { tag: "held_out/loss".to_owned(), simple_value: Some(0.5), histo: None };
         assert_eq!(values(numbers), [number]);

@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use meshtf_kernels::files::{Folder, failed, write_record};
+use meshtf_kernels::Event;
+use meshtf_kernels::files::{Folder, as_record, failed};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
@@ -22,29 +23,6 @@ const MAX_WAITING_BYTES: usize = 16 << 20;
 
 /// The number of event files that this process has begun, which makes their names differ.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-
-/// `tensorflow.Event`, the fields used in this module.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    #[prost(double, tag = "1")]
-    pub wall_time: f64,
-    #[prost(int64, tag = "2")]
-    pub step: i64,
-    #[prost(string, optional, tag = "3")]
-    pub file_version: Option<String>,
-    #[prost(bytes = "vec", optional, tag = "4")]
-    pub graph_def: Option<Vec<u8>>,
-    /// `tensorflow.Summary`, serialised.
-    #[prost(bytes = "vec", optional, tag = "5")]
-    pub summary: Option<Vec<u8>>,
-}
-
-impl Event {
-    /// An event of this moment.
-    pub fn now(step: i64) -> Event {
-        Event { wall_time: seconds(), step, ..Event::default() }
-    }
-}
 
 /// The time of the system's clock, in seconds since 1970.
 pub(crate) fn seconds() -> f64 {
@@ -99,13 +77,7 @@ impl Open {
         if self.waiting.len() + event.len() > MAX_WAITING_BYTES {
             self.flush()?;
         }
-        write_record(
-            |part| {
-                self.waiting.extend_from_slice(part);
-                Ok(())
-            },
-            event,
-        )?;
+        self.waiting.extend(as_record(event));
         self.events += 1;
         let is_due = self.events > self.limits.events || self.flushed.elapsed() >= self.limits.time;
         if is_due || self.waiting.len() > MAX_WAITING_BYTES { self.flush() } else { Ok(()) }
@@ -173,7 +145,7 @@ impl SummaryWriter {
         let file = begun.map_err(|error| failed(&name, &error))?;
         let flushed = Instant::now();
         let mut begun = Open { file, name, written: 0, waiting: Vec::new(), events: 0, limits, flushed };
-        let version = Event { file_version: Some("brain.Event:2".to_owned()), ..Event::now(0) };
+        let version = Event::first(seconds());
         begun.append(&version.encode_to_vec())?;
         begun.flush()?;
         *open = Some(begun);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshtf_graph::{Attr, Attrs};
-use meshtf_kernels::{self as kernel, HostKernel, Inputs, KernelNode, SummaryProto};
+use meshtf_kernels::{self as kernel, Event, HostKernel, Inputs, KernelNode, SummaryProto};
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 use prost::Message;
 
-use super::super::resource::{Event, SummaryWriter, Waits};
+use super::super::resource::{SummaryWriter, Waits, seconds};
 use super::super::token::Token;
 use super::named::Named;
 use super::op::{StateInputs, StateOp, nothing, one, simple};
@@ -95,7 +95,7 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert_call("WriteGraphSummary", |mut inputs, _| {
         let (writer, step) = (inputs.summary_writer(0)?, step(&inputs.host(1)?)?);
         let graph = scalar(&inputs.host(2)?, "tensor")?;
-        let event = Event { graph_def: Some(graph), ..Event::now(step) };
+        let event = Event { graph_def: Some(graph), ..Event::at(seconds(), step) };
         append(&writer, &event)
     });
     ops.insert_call("ImportEvent", |mut inputs, _| {
@@ -113,7 +113,7 @@ fn writes(mut make: impl FnMut(&mut StateInputs) -> Result<Vec<u8>> + Send + 'st
     simple(move |mut inputs, _| {
         let (writer, step) = (inputs.summary_writer(0)?, step(&inputs.host(1)?)?);
         let summary = make(&mut inputs)?;
-        append(&writer, &Event { summary: Some(summary), ..Event::now(step) })
+        append(&writer, &Event { summary: Some(summary), ..Event::at(seconds(), step) })
     })
 }
 

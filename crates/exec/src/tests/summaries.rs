@@ -4,12 +4,11 @@ use std::path::Path;
 
 use meshtf_checkpoint::DataDir;
 use meshtf_engine::host::HostEngine;
-use meshtf_kernels::SummaryProto;
 use meshtf_kernels::files::read_record;
+use meshtf_kernels::{Event, SummaryProto};
 use meshtf_tensor::{Data, Tensor};
 use prost::Message;
 
-use super::super::resource::Event;
 use super::ops::Ops;
 use super::*;
 

@@ -1,5 +1,6 @@
 //! The records of a file, one after another: lines, TFRecords, records of one length, or the whole file.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 
@@ -242,11 +243,27 @@ fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) 
 ///
 /// # Errors
 /// The errors of `write`.
-pub fn write_record(mut write: impl FnMut(&[u8]) -> Result<()>, data: &[u8]) -> Result<()> {
+pub fn write_record<E>(
+    mut write: impl FnMut(&[u8]) -> std::result::Result<(), E>,
+    data: &[u8],
+) -> std::result::Result<(), E> {
     let length = (data.len() as u64).to_le_bytes();
     let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
     let parts: [&[u8]; 4] = [&length, &sum(&length), data, &sum(data)];
     parts.into_iter().try_for_each(&mut write)
+}
+
+/// The bytes that [`write_record`] writes.
+pub fn as_record(data: &[u8]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(data.len() + 16);
+    let Ok(()) = write_record(
+        |part| {
+            all.extend_from_slice(part);
+            Ok::<(), Infallible>(())
+        },
+        data,
+    );
+    all
 }
 
 /// A length that fits a tensor and the memory budget.
@@ -290,4 +307,14 @@ fn skip(bytes: &mut impl Read, count: usize, pace: &mut Pace) -> io::Result<()> 
         left -= part;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    /// The output of TensorFlow 2.21's `tf.io.TFRecordWriter` for `b"meshtf"`.
+    #[test]
+    fn a_record_is_tensorflows() {
+        let wanted = [6, 0, 0, 0, 0, 0, 0, 0, 115, 105, 213, 55, 109, 101, 115, 104, 116, 102, 67, 128, 21, 188];
+        assert_eq!(super::as_record(b"meshtf"), wanted);
+    }
 }

@@ -7,6 +7,7 @@ use meshtf_tensor::{DType, Tensor};
 use prost::Message;
 
 use super::super::call::{kernel as call, one};
+use super::super::files::as_record;
 use super::super::{Inputs, Registry};
 use super::histogram::Histogram;
 
@@ -26,6 +27,40 @@ pub struct SummaryValue {
     pub simple_value: Option<f32>,
     #[prost(message, optional, tag = "5")]
     pub histo: Option<Histogram>,
+}
+
+/// `tensorflow.Event`: a record of the files that TensorBoard reads. The fields used in this workspace.
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    /// Seconds since 1970.
+    #[prost(double, tag = "1")]
+    pub wall_time: f64,
+    #[prost(int64, tag = "2")]
+    pub step: i64,
+    #[prost(string, optional, tag = "3")]
+    pub file_version: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub graph_def: Option<Vec<u8>>,
+    /// `tensorflow.Summary`, serialised.
+    #[prost(bytes = "vec", optional, tag = "5")]
+    pub summary: Option<Vec<u8>>,
+}
+
+impl Event {
+    /// An event without contents.
+    pub fn at(wall_time: f64, step: i64) -> Event {
+        Event { wall_time, step, ..Event::default() }
+    }
+
+    /// The event that begins a file.
+    pub fn first(wall_time: f64) -> Event {
+        Event { file_version: Some("brain.Event:2".to_owned()), ..Event::at(wall_time, 0) }
+    }
+
+    /// As a record of a file.
+    pub fn record(&self) -> Vec<u8> {
+        as_record(&self.encode_to_vec())
+    }
 }
 
 pub(super) fn register(ops: &mut Registry) {

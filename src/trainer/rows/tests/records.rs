@@ -1,6 +1,6 @@
 //! TFRecords that TensorFlow 2.21 wrote.
 
-use meshtf_kernels::files::write_record;
+use meshtf_kernels::files::as_record;
 use meshtf_train::data::{Resizing, read_image};
 
 use super::*;
@@ -123,16 +123,7 @@ fn a_bad_record_is_named_with_its_fault() {
     let empty = Arc::new(RecordFiles::open(&folder.child("x.tfrecord")).unwrap());
     let takes = takes(DType::F32, &[None], None);
     assert_eq!(rows(&empty, "a", &takes).unwrap_err(), "it has no record");
-    let mut record = Vec::new();
-    write_record(
-        |part| {
-            record.extend_from_slice(part);
-            Ok(())
-        },
-        b"no example",
-    )
-    .unwrap();
-    std::fs::write(folder.child("x.tfrecord"), record).unwrap();
+    std::fs::write(folder.child("x.tfrecord"), as_record(b"no example")).unwrap();
     let strange = Arc::new(RecordFiles::open(&folder.child("x.tfrecord")).unwrap());
     let why = rows(&strange, "a", &takes).unwrap_err();
     assert!(why.contains("Could not parse example input"), "{why}");
