@@ -14,6 +14,7 @@ mod list;
 mod mutex;
 mod queue;
 mod reader;
+mod record_input;
 mod saved;
 mod session_tensors;
 mod sparse_map;
@@ -48,6 +49,7 @@ use meshtf_tensor::memory::{Budget, Holder};
 pub(super) use mutex::{Lock, Mutex};
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
+pub(super) use record_input::{RecordFiles, RecordInput};
 pub use saved::Saved;
 #[cfg(test)]
 pub(super) use saved::lasting_kinds;
@@ -192,6 +194,7 @@ const KINDS: &[Seen] = &[
     seen::<Dummy>,
     seen::<LookupTable>,
     seen::<Reader>,
+    seen::<RecordInput>,
     seen::<Aggregator>,
 ];
 

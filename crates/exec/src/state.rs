@@ -28,6 +28,7 @@ mod python;
 mod queue;
 mod ragged;
 mod reader;
+mod record_input;
 mod reference;
 mod registry;
 mod remap;
@@ -93,6 +94,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     iterator::register(&mut ops);
     table::register(&mut ops);
     reader::register(&mut ops);
+    record_input::register(&mut ops);
     files::register(&mut ops);
     session::register(&mut ops);
     summary::register(&mut ops);

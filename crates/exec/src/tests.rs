@@ -12,6 +12,7 @@ mod owners;
 mod products;
 mod python;
 mod queues;
+mod records;
 mod refused;
 mod saved;
 mod state;

@@ -178,36 +178,40 @@ impl Queue {
     /// # Errors
     /// InvalidArgument.
     pub fn check_as(&self, kind: Kind, types: &[DType], shapes: &[PartialShape], capacity: usize) -> Result<()> {
-        let differs = |what: &str, has: String, verb: &str, requested: String| {
-            let why = format!(
-                "Shared queue '{}' has {what} {has} but requested {what} {verb} {requested}{}",
-                self.name,
-                if what == "capacity" { "" } else { "." }
-            );
+        let differs = |has: String, requested: String| {
+            let why = format!("Shared queue '{}' has {has} but requested {requested}", self.name);
             Err(Failure::invalid(why))
         };
-        let list = |items: Vec<String>| format!("[{}]", items.join(","));
         match (self.kind, kind) {
-            (Kind::Shuffle { keeps: has }, Kind::Shuffle { keeps }) if has != keeps => {
-                return differs("min_after_dequeue", has.to_string(), "was", keeps.to_string());
+            (Kind::Shuffle { keeps: has, .. }, Kind::Shuffle { keeps, .. }) if has != keeps => {
+                return differs(format!("min_after_dequeue {has}"), format!("min_after_dequeue was {keeps}."));
+            }
+            // A node without seeds takes any.
+            (Kind::Shuffle { seeds: has, .. }, Kind::Shuffle { seeds, .. }) if seeds != (0, 0) && has != seeds => {
+                return differs(format!("random seeds {has:?}"), format!("seeds are {seeds:?}."));
             }
             (Kind::Shuffle { .. }, Kind::Shuffle { .. }) => {}
             (has, requested) if has != requested => {
-                let why = format!("Shared queue '{}' is a queue of another type than this node requests", self.name);
+                let why = format!("Shared queue '{}': Expected {has}, found {requested}", self.name);
                 return Err(Failure::invalid(why));
             }
             _ => {}
         }
         if self.capacity != capacity {
-            return differs("capacity", self.capacity.to_string(), "was", capacity.to_string());
+            return differs(format!("capacity {}", self.capacity), format!("capacity was {capacity}"));
         }
         if self.types != types {
             let names = |types: &[DType]| types.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
-            return differs("component types", names(&self.types), "were", names(types));
+            let requested = format!("component types were {}", names(types));
+            return differs(format!("component types {}", names(&self.types)), requested);
         }
         if self.shapes != shapes {
-            let shown = |shapes: &[PartialShape]| list(shapes.iter().map(PartialShape::to_string).collect());
-            return differs("component shapes", shown(&self.shapes), "were", shown(shapes));
+            let shown = |shapes: &[PartialShape]| {
+                let shapes: Vec<String> = shapes.iter().map(PartialShape::to_string).collect();
+                format!("[{}]", shapes.join(","))
+            };
+            let requested = format!("component shapes were {}", shown(shapes));
+            return differs(format!("component shapes {}", shown(&self.shapes)), requested);
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ fn write(folder: &Folder, name: &[u8], contents: &[u8]) -> Result<()> {
 }
 
 /// Adds the names of the files that match a pattern, in the pattern's notation.
-fn matching(folder: &Folder, pattern: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
+pub(super) fn matching(folder: &Folder, pattern: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
     let text = std::str::from_utf8(pattern).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
     let is_plain = |part: &&str| !part.contains(['*', '?', '[', '\\']);
     let parts: Vec<&str> = text.split('/').collect();

@@ -90,7 +90,7 @@ fn shuffle(node: &KernelNode) -> Result<Kind> {
     if usize::try_from(capacity).is_ok_and(|capacity| keeps >= capacity) {
         return Err(Failure::invalid(format!("min_after_dequeue {keeps} must be < capacity {capacity}")));
     }
-    Ok(Kind::Shuffle { keeps })
+    Ok(Kind::Shuffle { keeps, seeds: (node.attrs.int("seed")?, node.attrs.int("seed2")?) })
 }
 
 fn dequeue_many(node: &KernelNode, how: How) -> Result<StateOp> {

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     /// Any element, as long as there are more than `keeps` or the queue is closed.
     Shuffle {
         keeps: usize,
+        /// As the node states them.
+        seeds: (i64, i64),
     },
     /// The least by the first component, which is an int64; among equals the one that came first.
     Priority,
@@ -95,7 +97,7 @@ impl QueueElements {
     /// The next element, if one may be taken.
     pub fn pop(&mut self, is_closed: bool) -> Option<QueueElement> {
         let element = match (self.kind, &mut self.dice) {
-            (Kind::Shuffle { keeps }, Some(dice)) => {
+            (Kind::Shuffle { keeps, .. }, Some(dice)) => {
                 if self.list.is_empty() || !is_closed && self.list.len() <= keeps {
                     return None;
                 }
