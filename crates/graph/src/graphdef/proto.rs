@@ -240,7 +240,7 @@ pub struct TensorProto {
     #[prost(double, repeated, tag = "6")]
     #[serde(serialize_with = "doubles", skip_serializing_if = "Vec::is_empty")]
     pub double_val: Vec<f64>,
-    /// int32, int16, int8, uint16 and uint8.
+    /// int32, int16, int8, uint16 and uint8, and the quantised dtypes that are stored as them.
     #[prost(int32, repeated, tag = "7")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub int_val: Vec<i32>,
