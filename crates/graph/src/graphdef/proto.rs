@@ -274,13 +274,8 @@ pub struct TensorProto {
 }
 
 /// The names of `tensorflow.DataType` that meshtf has no dtype for, without their `DT_`.
-const FOREIGN: [(&str, i32); 16] = [
+const FOREIGN: [(&str, i32); 11] = [
     ("INVALID", 0),
-    ("QINT8", 11),
-    ("QUINT8", 12),
-    ("QINT32", 13),
-    ("QINT16", 15),
-    ("QUINT16", 16),
     ("FLOAT8_E5M2", 24),
     ("FLOAT8_E4M3FN", 25),
     ("FLOAT8_E4M3FNUZ", 26),

@@ -35,7 +35,7 @@ pub(super) const RULES: &[Entry] = &[
 ];
 
 /// The shape of the first input.
-fn same(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn same(call: &Call) -> Option<Vec<Fact>> {
     like(call, 0)
 }
 
@@ -112,7 +112,7 @@ fn sum(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape to which both inputs broadcast.
-fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
     let is_scalar = |input: usize| call.dims(input).is_some_and(|dims| dims.is_empty());
     let like = match (call.like(0), call.like(1)) {
         (a, b) if a == b => a,
