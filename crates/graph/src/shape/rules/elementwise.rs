@@ -228,7 +228,7 @@ fn cast(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of the first input, whose number of channels is the number of elements of the second.
-fn bias(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn bias(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0).filter(|dims| dims.len() >= 2);
     if let (Some(dims), Some(bias)) = (&mut dims, call.dims(1)) {
         let channels_first = call.node.attrs.str("data_format") == Ok("NCHW");

@@ -1,13 +1,14 @@
 //! Shapes of ops on quantised numbers: most output their result and the two ends of its range.
 
 use super::{Entry, Rule, arrange, elementwise, image, one, reduce};
-use crate::shape::call::{Call, merge_sizes};
+use crate::shape::call::Call;
 use crate::shape::{Dims, Extent, Fact, Size};
 
 pub(super) const RULES: &[Entry] = &[
     ("quantize", quantize, Extent::Shapes),
     ("same_and_range", |call| and_range(call, elementwise::same), Extent::Shapes),
     ("broadcast_and_range", |call| and_range(call, elementwise::broadcasting), Extent::Shapes),
+    ("bias_and_range", |call| and_range(call, elementwise::bias), Extent::Shapes),
     ("matmul_and_range", |call| and_range(call, reduce::matmul), Extent::Shapes),
     ("conv2d_and_range", |call| and_range(call, image::conv2d), Extent::Shapes),
     ("pool2d_and_range", |call| and_range(call, image::pool2d), Extent::Shapes),
@@ -24,18 +25,14 @@ fn and_range(call: &Call, rule: Rule) -> Option<Vec<Fact>> {
     Some(vec![result, Dims::new().into(), Dims::new().into()])
 }
 
-/// Numbers of the shape of the input, and the ends of the range of each slice along an axis. A single slice has scalars.
+/// Numbers of the shape of the input, and the ends of the range of each slice along an axis, of which a single slice has scalars.
 fn quantize(call: &Call) -> Option<Vec<Fact>> {
-    let result = elementwise::same(call)?.into_iter().next()?;
-    let Some(axis) = usize::try_from(call.int("axis")?).ok() else { return and_range(call, elementwise::same) };
-    let mut slices = call.of_rank(1, 1)?[0];
-    let others =
-        [call.of_rank(2, 1)?[0]].into_iter().chain(result.dims.as_ref().and_then(|dims| dims.get(axis)).copied());
-    for other in others {
-        slices = merge_sizes(slices, other)?;
+    if call.int("axis")? < 0 {
+        return and_range(call, elementwise::same);
     }
-    let ends = match slices {
-        Size::Known(count) if count != 1 => vec![slices].into(),
+    let result = elementwise::same(call)?.into_iter().next()?;
+    let ends = match call.of_rank(2, 1)?[..] {
+        [slices @ Size::Known(count)] if count != 1 => vec![slices].into(),
         _ => Fact::default(),
     };
     Some(vec![result, ends.clone(), ends])
