@@ -1,7 +1,7 @@
 //! Products of matrices of uint8s, and convolutions: sums of int32s, of which a range is computed from those of the factors.
 
 use meshtf_loops::chunks::{chunk, in_chunks};
-use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Shape, Tensor};
 
@@ -170,7 +170,7 @@ impl Windows {
                 x.shape(),
                 filter.shape()
             );
-            return Err(Failure::new(Code::InvalidArgument, why));
+            return Err(Failure::invalid(why));
         }
         let mut out = vec![0i32; elements];
         let filter = shifted(filter.stored::<u8>()?, of_filter.zero::<u8>())?;

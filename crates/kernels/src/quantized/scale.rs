@@ -188,9 +188,9 @@ mod tests {
         assert_eq!((range.quantized::<u8>(-1.0), range.quantized::<u8>(1.0)), (0, 255));
         assert_eq!((range.quantized::<i8>(-7.0), range.quantized::<i8>(7.0)), (-128, 127));
         assert_eq!(FromReal::<u8>::new(range).quantized(1.0), 255);
-        // 127.5 steps below 0 are rounded to 128, of 2 / 255 each.
+        // 127.5 steps below 0 are rounded to 128.
         assert_eq!(range.zero::<u8>(), 128);
-        assert_eq!(range.real(128u8), 0.0);
+        assert_eq!(Range { min: 0.0, max: 255.0 }.real(128u8), 128.0);
         assert_eq!(Range { min: 3.0, max: 3.0 }.real(9u8), 3.0);
     }
 
