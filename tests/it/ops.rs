@@ -37,7 +37,8 @@ One line per op type. A test generates this file from the table of ops and from 
 - **wgpu**: a GPU, in float32, also in float16 if the adapter supports it, never in float64. Ops without a kernel are
   computed on its host.
 
-*floats* are float16, bfloat16, float32 and float64, *complex* complex64 and complex128, *ints* the integer dtypes: in the
+*floats* are float16, bfloat16, float32 and float64, *complex* complex64 and complex128, *ints* the integer dtypes, *quantized* qint8,
+qint16, qint32, quint8 and quint16: in the
 columns of backends as far as the op supports them, among the attributes all of them. *yes*
 means that the op has no choice of dtype, *as OP* that it is an older name of that op. *runtime* ops have no
 kernel: state, queues, control flow, and the beginning and end of a step. They take every dtype, and values of an engine
@@ -153,6 +154,11 @@ const DTYPES: &[DType] = &[
     DType::U16,
     DType::U32,
     DType::U64,
+    DType::QI8,
+    DType::QI16,
+    DType::QI32,
+    DType::QU8,
+    DType::QU16,
     DType::Bool,
     DType::String,
 ];
@@ -168,6 +174,7 @@ fn cell(nodes: &[(Option<DType>, Node)], has_kernel: impl Fn(&KernelNode) -> boo
         ("floats", (|dtype| dtype.is_float()) as fn(DType) -> bool),
         ("complex", |dtype| dtype.is_complex()),
         ("ints", |dtype| dtype.is_integer()),
+        ("quantized", |dtype| dtype.is_quantized()),
         ("bool", |dtype| dtype == DType::Bool),
         ("string", |dtype| dtype == DType::String),
         ("resource", |dtype| dtype == DType::Resource),

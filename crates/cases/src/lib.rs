@@ -19,7 +19,7 @@ use meshtf_graph::op::{self, AttrKind};
 use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
-use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Shape, Tensor, with_float, with_integer};
+use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Shape, Tensor, with_float, with_stored};
 use meshtf_testing::means::root;
 use serde_json::Value;
 
@@ -118,7 +118,7 @@ pub fn tensor(value: &Value) -> Tensor {
                 <T as meshtf_tensor::Numeric>::from_f64(float(v))
             }).collect()))
             .or_else(|| {
-                with_integer!(dtype, T => Tensor::from_vec(shape, values.iter().map(|v| {
+                with_stored!(dtype, T => Tensor::from_stored(dtype, shape, values.iter().map(|v| {
                 <T as meshtf_tensor::Numeric>::from_i64(v.as_i64().unwrap())
             }).collect()))
             })

@@ -10,7 +10,7 @@ use meshtf_graph::{Graph, NodeDef, Output, op, read};
 
 /// Ops about which less is known than TensorFlow infers: ops of windows and files that few programs use, an Einsum with `...`,
 /// and cases where TensorFlow's inference is wrong (pieces along an unknown axis, counts, diagonals of unknown length, variants
-/// of rows that are not ragged).
+/// of rows that are not ragged, the range of a single slice).
 const LESS_KNOWN: &[&str] = &[
     "DebugNanCount",
     "DenseCountSparseOutput",
@@ -27,6 +27,7 @@ const LESS_KNOWN: &[&str] = &[
     "MatrixDiagV3",
     "MaxPoolGradGradV2",
     "MaxPoolV2",
+    "QuantizeV2",
     "RaggedBincount",
     "RaggedCountSparseOutput",
     "RaggedTensorToVariant",
@@ -35,6 +36,8 @@ const LESS_KNOWN: &[&str] = &[
     "SparseBincount",
     "SparseCountSparseOutput",
     "SplitV",
+    "UniformQuantizedConvolution",
+    "UniformQuantizedConvolutionHybrid",
 ];
 
 /// Ops without recorded nodes: TensorFlow makes no new nodes of them, or they hold functions.

@@ -17,8 +17,9 @@ mod unique;
 mod view;
 
 pub use gather::{Gather, ignores_bad_indices, nd_slices};
-pub(super) use join::join;
+pub(super) use join::{concat, join};
 pub use shape::broadcast_to;
+pub(super) use shape::reshape;
 pub use view::View;
 pub(super) use view::not_held;
 

@@ -28,6 +28,7 @@ mod math;
 mod matmul;
 mod named;
 mod nn;
+mod quantized;
 mod ragged;
 mod random;
 mod real;
@@ -113,6 +114,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     reduce::register(&mut ops);
     matmul::register(&mut ops);
     nn::register(&mut ops);
+    quantized::register(&mut ops);
     linalg::register(&mut ops);
     fft::register(&mut ops);
     sparse::register(&mut ops);

@@ -28,6 +28,8 @@ mod window;
 pub use self::activation::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use self::norm::local_response;
 pub use self::pool::PoolAttrs;
+pub(super) use self::pool::max_pool_kernel;
+pub(super) use self::resize::{Between, Centers, sizes as image_sizes};
 pub use self::window::{Padding, Slide};
 
 use super::Registry;

@@ -11,7 +11,7 @@ mod segment;
 use std::cmp::Ordering;
 
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{Element, Shape, Tensor, with_type};
+use meshtf_tensor::{Moved, Shape, Tensor, with_moved};
 
 use super::Registry;
 use super::call::vector;
@@ -121,13 +121,14 @@ impl Sparse {
 
 /// The values at some positions.
 fn picked(values: &Tensor, places: &[usize]) -> Result<Tensor> {
-    fn pick<T: Element>(values: &Tensor, places: &[usize]) -> Result<Tensor> {
-        let values = values.slice::<T>()?;
-        Shape::from([places.len()]).checked_elements(T::DTYPE)?;
-        Ok(Tensor::vector(places.iter().map(|&place| values[place].clone()).collect::<Vec<T>>()))
+    fn pick<T: Moved>(values: &Tensor, places: &[usize]) -> Result<Tensor> {
+        let (dtype, values) = (values.dtype(), values.moved::<T>()?);
+        let shape = Shape::from([places.len()]);
+        shape.checked_elements(dtype)?;
+        Ok(Tensor::from_moved(dtype, shape, places.iter().map(|&place| values[place].clone()).collect::<Vec<T>>()))
     }
     let dtype = values.dtype();
-    with_type!(dtype, T => pick::<T>(values, places)).unwrap_or_else(|| super::array::not_held(dtype))
+    with_moved!(dtype, T => pick::<T>(values, places)).unwrap_or_else(|| super::array::not_held(dtype))
 }
 
 /// Indices as a matrix of that width.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use meshtf_tensor::{DType, Data, Numeric, Tensor, with_float, with_type};
+use meshtf_tensor::{DType, Data, Numeric, Tensor, with_float, with_moved};
 
 use super::Check;
 
@@ -91,8 +91,8 @@ pub fn compare(expected: &Tensor, got: &Tensor, check: Check, rtol: f64, atol: f
         _ => None,
     })
     .or_else(|| {
-        with_type!(expected.dtype(), T => {
-            let (a, b) = (expected.slice::<T>().unwrap_or(&[]), got.slice::<T>().unwrap_or(&[]));
+        with_moved!(expected.dtype(), T => {
+            let (a, b) = (expected.moved::<T>().unwrap_or(&[]), got.moved::<T>().unwrap_or(&[]));
             (0..a.len()).filter(|&i| a[i] != b[i]).collect()
         })
     })

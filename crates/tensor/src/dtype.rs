@@ -44,10 +44,20 @@ pub enum DType {
     C64,
     /// complex128, a float64 for the real part and one for the imaginary part: 16 bytes.
     C128,
+    /// qint8, a quantised number: the integer in an int8, which a range or a scale gives a meaning.
+    QI8,
+    /// quint8, a quantised number, as a uint8.
+    QU8,
+    /// qint16, a quantised number, as an int16.
+    QI16,
+    /// quint16, a quantised number, as a uint16.
+    QU16,
+    /// qint32, a quantised number, as an int32.
+    QI32,
 }
 
 /// dtype, NumPy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes per element.
-const TABLE: [(DType, &str, &str, i32, Option<usize>); 18] = [
+const TABLE: [(DType, &str, &str, i32, Option<usize>); 23] = [
     (DType::F16, "float16", "HALF", 19, Some(2)),
     (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
     (DType::F32, "float32", "FLOAT", 1, Some(4)),
@@ -62,6 +72,11 @@ const TABLE: [(DType, &str, &str, i32, Option<usize>); 18] = [
     (DType::U16, "uint16", "UINT16", 17, Some(2)),
     (DType::U32, "uint32", "UINT32", 22, Some(4)),
     (DType::U64, "uint64", "UINT64", 23, Some(8)),
+    (DType::QI8, "qint8", "QINT8", 11, Some(1)),
+    (DType::QI16, "qint16", "QINT16", 15, Some(2)),
+    (DType::QI32, "qint32", "QINT32", 13, Some(4)),
+    (DType::QU8, "quint8", "QUINT8", 12, Some(1)),
+    (DType::QU16, "quint16", "QUINT16", 16, Some(2)),
     (DType::Bool, "bool", "BOOL", 10, Some(1)),
     (DType::String, "string", "STRING", 7, None),
     (DType::Resource, "resource", "RESOURCE", 20, None),
@@ -131,9 +146,9 @@ impl DType {
         match self {
             DType::C128 => Some(16),
             DType::F64 | DType::I64 | DType::U64 | DType::C64 => Some(8),
-            DType::F32 | DType::I32 | DType::U32 => Some(4),
-            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => Some(2),
-            DType::I8 | DType::U8 | DType::Bool => Some(1),
+            DType::F32 | DType::I32 | DType::U32 | DType::QI32 => Some(4),
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 | DType::QI16 | DType::QU16 => Some(2),
+            DType::I8 | DType::U8 | DType::Bool | DType::QI8 | DType::QU8 => Some(1),
             DType::String | DType::Resource | DType::Variant => None,
         }
     }
@@ -169,6 +184,25 @@ impl DType {
         match self {
             DType::C64 => DType::F32,
             DType::C128 => DType::F64,
+            other => other,
+        }
+    }
+
+    /// Whether it is one of the five quantised dtypes, which are not integers: only ops of quantised numbers compute with them.
+    #[inline]
+    pub fn is_quantized(self) -> bool {
+        self.stored_as() != self
+    }
+
+    /// The integer dtype that a quantised dtype is stored as; every other dtype is its own.
+    #[inline]
+    pub fn stored_as(self) -> DType {
+        match self {
+            DType::QI8 => DType::I8,
+            DType::QU8 => DType::U8,
+            DType::QI16 => DType::I16,
+            DType::QU16 => DType::U16,
+            DType::QI32 => DType::I32,
             other => other,
         }
     }
@@ -210,9 +244,13 @@ mod tests {
             assert_eq!(DType::from_proto(dtype.proto_number()), Some((dtype, false)));
             assert_eq!(DType::from_proto(dtype.proto_number() + 100), Some((dtype, true)));
             assert_eq!(dtype.size(), dtype.row().4);
+            assert_eq!(dtype.stored_as().size(), dtype.size());
+            assert_eq!(dtype.is_quantized(), dtype.name().starts_with('q'));
         }
         assert_eq!(DType::from_proto(0), None);
         assert_eq!(DType::from_name("float"), Some(DType::F32));
         assert_eq!(DType::from_proto(118), Some((DType::C128, true)));
+        let quantized = [11, 12, 13, 15, 16].map(|number| DType::from_proto(number).unwrap().0.name());
+        assert_eq!(quantized, ["qint8", "quint8", "qint32", "qint16", "quint16"]);
     }
 }

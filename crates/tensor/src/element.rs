@@ -93,7 +93,7 @@ pub trait Integer: Numeric + Ord + Eq + std::hash::Hash {
 }
 
 macro_rules! element {
-    ($($type:ty => $variant:ident),* $(,)?) => {
+    ($($type:ty => $variant:ident),*; $($stored:ty => $quantized:ident),*) => {
         $(impl Element for $type {
             const DTYPE: DType = DType::$variant;
             #[inline]
@@ -118,13 +118,19 @@ macro_rules! element {
             /// The dtype of the elements.
             #[inline]
             pub fn dtype(&self) -> DType {
-                match self { $(Data::$variant(_) => DType::$variant,)* }
+                match self {
+                    $(Data::$variant(_) => DType::$variant,)*
+                    $(Data::$quantized(_) => DType::$quantized,)*
+                }
             }
 
             /// Number of elements.
             #[inline]
             pub fn len(&self) -> usize {
-                match self { $(Data::$variant(v) => v.len(),)* }
+                match self {
+                    $(Data::$variant(v) => v.len(),)*
+                    $(Data::$quantized(v) => v.len(),)*
+                }
             }
 
             /// Whether there are no elements.
@@ -141,6 +147,7 @@ macro_rules! element {
             pub fn zeros(dtype: DType, n: usize) -> Data {
                 match dtype {
                     $(DType::$variant => Data::$variant(vec![Default::default(); n]),)*
+                    $(DType::$quantized => Data::$quantized(vec![0; n]),)*
                     DType::Resource | DType::Variant => panic!("a {dtype} is not a host tensor"),
                 }
             }
@@ -152,7 +159,8 @@ element! {
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
     i8 => I8, i16 => I16, i32 => I32, i64 => I64,
     u8 => U8, u16 => U16, u32 => U32, u64 => U64,
-    bool => Bool, Vec<u8> => String, Complex<f32> => C64, Complex<f64> => C128,
+    bool => Bool, Vec<u8> => String, Complex<f32> => C64, Complex<f64> => C128;
+    i8 => QI8, u8 => QU8, i16 => QI16, u16 => QU16, i32 => QI32
 }
 
 macro_rules! bytes_of {
@@ -162,12 +170,12 @@ macro_rules! bytes_of {
             $data::BF16(v) => Some($cast(v)),
             $data::F32(v) => Some($cast(v)),
             $data::F64(v) => Some($cast(v)),
-            $data::I8(v) => Some($cast(v)),
-            $data::I16(v) => Some($cast(v)),
-            $data::I32(v) => Some($cast(v)),
+            $data::I8(v) | $data::QI8(v) => Some($cast(v)),
+            $data::I16(v) | $data::QI16(v) => Some($cast(v)),
+            $data::I32(v) | $data::QI32(v) => Some($cast(v)),
             $data::I64(v) => Some($cast(v)),
-            $data::U8(v) => Some($cast(v)),
-            $data::U16(v) => Some($cast(v)),
+            $data::U8(v) | $data::QU8(v) => Some($cast(v)),
+            $data::U16(v) | $data::QU16(v) => Some($cast(v)),
             $data::U32(v) => Some($cast(v)),
             $data::U64(v) => Some($cast(v)),
             $data::C64(v) => Some($cast(v)),
@@ -377,7 +385,8 @@ macro_rules! with_complex {
     };
 }
 
-/// Like `with_float!`, for the listed dtypes; without a list, for every dtype that a host tensor can have.
+/// Like `with_float!`, for the listed dtypes; without a list, for every dtype that a host tensor can have, except the quantised
+/// ones, which [`with_moved!`](crate::with_moved) and [`with_quantized!`](crate::with_quantized) have.
 #[macro_export]
 macro_rules! with_type {
     ($dtype:expr, $t:ident => $body:expr; $($variant:ident $type:ty),*) => {

@@ -22,6 +22,7 @@ pub mod memory;
 mod moved;
 pub mod nearest;
 pub mod npy;
+mod quantized;
 pub mod render;
 pub mod safetensors;
 mod shape;
@@ -35,6 +36,7 @@ pub use half;
 use half::{bf16, f16};
 pub use moved::Moved;
 pub use num_complex::Complex;
+pub use quantized::Stored;
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 
@@ -78,6 +80,16 @@ pub enum Data {
     C64(Vec<Complex<f32>>),
     /// complex128.
     C128(Vec<Complex<f64>>),
+    /// qint8.
+    QI8(Vec<i8>),
+    /// quint8.
+    QU8(Vec<u8>),
+    /// qint16.
+    QI16(Vec<i16>),
+    /// quint16.
+    QU16(Vec<u16>),
+    /// qint32.
+    QI32(Vec<i32>),
 }
 
 /// A dense tensor in the memory of this process: its elements are row-major, and its clones share them.
@@ -248,12 +260,12 @@ impl Tensor {
             Data::F32(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::F16(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::BF16(values) => Box::new(values.iter().map(|&value| value.into())),
-            Data::I8(values) => Box::new(values.iter().map(|&value| value.into())),
-            Data::I16(values) => Box::new(values.iter().map(|&value| value.into())),
-            Data::I32(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I8(values) | Data::QI8(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I16(values) | Data::QI16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::I32(values) | Data::QI32(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::I64(values) => Box::new(values.iter().map(|&value| value as f64)),
-            Data::U8(values) => Box::new(values.iter().map(|&value| value.into())),
-            Data::U16(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::U8(values) | Data::QU8(values) => Box::new(values.iter().map(|&value| value.into())),
+            Data::U16(values) | Data::QU16(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::U32(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::U64(values) => Box::new(values.iter().map(|&value| value as f64)),
             Data::Bool(values) => Box::new(values.iter().map(|&value| f64::from(u8::from(value)))),
@@ -304,11 +316,11 @@ impl Tensor {
 
     /// A tensor of `shape` whose `n` elements all equal this one's first (zero if it is empty).
     pub fn filled(&self, shape: Shape, n: usize) -> Tensor {
-        let data = with_type!(self.dtype(), T => {
-            let value = self.slice::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
-            T::into_data(vec![value; n])
+        let data = with_moved!(self.dtype(), T => {
+            let value = self.moved::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
+            T::into_data_of(self.dtype(), vec![value; n])
         });
-        Tensor { shape, data: Arc::new(data.expect("host tensors have no handles")) }
+        Tensor { shape, data: Arc::new(data.flatten().expect("host tensors have no handles")) }
     }
 
     /// The element at index `i` in row-major order, as a scalar.
@@ -317,8 +329,10 @@ impl Tensor {
     /// If the index is out of range.
     #[inline]
     pub fn element(&self, i: usize) -> Tensor {
-        let data = with_type!(self.dtype(), T => T::into_data(self.slice::<T>().unwrap_or(&[])[i..=i].to_vec()));
-        Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("host tensors have no handles")) }
+        let data = with_moved!(self.dtype(), T => {
+            T::into_data_of(self.dtype(), self.moved::<T>().unwrap_or(&[])[i..=i].to_vec())
+        });
+        Tensor { shape: Shape::scalar(), data: Arc::new(data.flatten().expect("host tensors have no handles")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.

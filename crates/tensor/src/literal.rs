@@ -162,8 +162,9 @@ fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misf
             .collect::<Result<Vec<T>, _>>()
             .map(T::into_data)
     }
-    if let Some(data) = with_integer!(dtype, T => all(leaves, integer::<T>)) {
-        return data;
+    let whole = with_integer!(dtype.stored_as(), T => all(leaves, |leaf| integer::<T>(leaf, dtype)));
+    if let Some(data) = whole {
+        return data.map(|data| data.retyped(dtype).expect("the integers are those that the dtype is stored as"));
     }
     match dtype {
         DType::F16 => all(leaves, |leaf| float(leaf, |text| text.parse().ok().map(f16::from_f64))),
@@ -181,11 +182,12 @@ fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misf
     }
 }
 
-fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value) -> Result<T, String> {
+/// An integer, or a quantised number of `dtype`, which is stored as a `T`.
+fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value, dtype: DType) -> Result<T, String> {
     let Kind::Number(text) = leaf.kind else {
-        return Err(format!("{} is not {}", shown(leaf), T::DTYPE.with_article()));
+        return Err(format!("{} is not {}", shown(leaf), dtype.with_article()));
     };
-    let range = || format!("{text} is out of the range of {}, {} to {}", T::DTYPE, Limit(T::LOWEST), Limit(T::HIGHEST));
+    let range = || format!("{text} is out of the range of {dtype}, {} to {}", Limit(T::LOWEST), Limit(T::HIGHEST));
     if json::is_whole(text) {
         let text = if text.bytes().all(|b| matches!(b, b'-' | b'0')) { "0" } else { text };
         return text.parse().map_err(|_| range());
@@ -193,7 +195,7 @@ fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value) -> Result<T, Stri
     // An integer written as a fraction, such as 2.0 or 1e3, if float64 holds every integer of its size.
     match text.parse::<f64>() {
         Ok(value) if value.fract() != 0.0 => {
-            Err(format!("{text} is not {}, which holds integers only", T::DTYPE.with_article()))
+            Err(format!("{text} is not {}, which holds integers only", dtype.with_article()))
         }
         Ok(value) if value.abs() <= 9_007_199_254_740_992.0 => T::try_from(value as i128).map_err(|_| range()),
         _ => Err(range()),
@@ -294,7 +296,8 @@ fn shown(leaf: &Value) -> String {
 }
 
 /// Converts a fed value to the requested dtype if nothing is lost but the digits that a narrower float rounds off. NumPy makes
-/// int64 and float64 by default, and such arrays may feed int32 and float32 placeholders.
+/// int64 and float64 by default, and such arrays may feed int32 and float32 placeholders. Integers may feed quantised ones, which
+/// NumPy lacks.
 ///
 /// # Errors
 /// InvalidArgument if a value would change (1.5 for an int32, 3000000000 for an int32, 1e300 for a float32, 16777217 for a
@@ -306,6 +309,9 @@ pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     }
     if wanted.is_complex() {
         return to_complex(tensor, wanted);
+    }
+    if wanted.is_quantized() && have.is_integer() {
+        return convert_feed(tensor, wanted.stored_as())?.retyped(wanted);
     }
     let is_number = |dtype: DType| dtype.is_float() || dtype.is_integer();
     if !is_number(have) || !is_number(wanted) {
@@ -415,6 +421,7 @@ mod tests {
         check("2.0", Tensor::scalar(2i32));
         check("-0.0", Tensor::scalar(0i8));
         check("-3e2", Tensor::scalar(-300i16));
+        check("[-3, 127]", Tensor::vector(vec![-3i8, 127]).retyped(DType::QI8).unwrap());
         check("18446744073709551615", Tensor::scalar(u64::MAX));
         check("[1, 2]", Tensor::vector(vec![f16::from_f32(1.0), f16::from_f32(2.0)]));
         check("inf", Tensor::scalar(f64::INFINITY));
@@ -444,6 +451,8 @@ mod tests {
         check("3000000000", DType::I32, "out of the range of int32, -2147483648 to 2147483647");
         check("-1", DType::U64, "0 to 18446744073709551615");
         check("256.0", DType::U8, "0 to 255");
+        check("256", DType::QU8, "256 is out of the range of quint8, 0 to 255");
+        check("0.5", DType::QI32, "0.5 is not a qint32, which holds integers only");
         check("1e30", DType::I64, "out of the range");
         check("1e39", DType::F32, "out of the range of float32");
         check("70000", DType::F16, "out of the range of float16");
@@ -490,6 +499,9 @@ mod tests {
         refuse(Tensor::scalar(Complex::new(0.0, 1e300)), DType::C64, "does not fit complex64");
         refuse(Tensor::scalar(true), DType::C64, "expected complex64, got bool");
         refuse(Tensor::scalar(true), DType::I32, "expected int32, got bool");
+        refuse(Tensor::scalar(-1i64), DType::QU8, "-1 (int64) does not fit uint8 unchanged");
+        refuse(Tensor::scalar(1f32), DType::QI8, "expected qint8, got float32");
+        refuse(Tensor::scalar(1i8).retyped(DType::QI8).unwrap(), DType::I8, "expected int8, got qint8");
         refuse(Tensor::scalar(1i32), DType::String, "expected string, got int32");
     }
 

@@ -42,9 +42,9 @@ macro_rules! moved {
 }
 
 moved! {
-    u8: U8 I8;
-    u16: U16 I16 F16 BF16;
-    u32: U32 I32 F32;
+    u8: U8 I8 QU8 QI8;
+    u16: U16 I16 F16 BF16 QU16 QI16;
+    u32: U32 I32 F32 QI32;
     u64: U64 I64 F64;
     Complex<f32>: C64;
     Complex<f64>: C128;
@@ -77,7 +77,8 @@ alone!(bool, Vec<u8>);
 macro_rules! with_moved {
     ($dtype:expr, $t:ident => $body:expr) => {
         $crate::with_moved!($dtype, $t => $body;
-            u8: U8 | I8, u16: U16 | I16 | F16 | BF16, u32: U32 | I32 | F32, u64: U64 | I64 | F64,
+            u8: U8 | I8 | QU8 | QI8, u16: U16 | I16 | F16 | BF16 | QU16 | QI16, u32: U32 | I32 | F32 | QI32,
+            u64: U64 | I64 | F64,
             $crate::Complex<f32>: C64, $crate::Complex<f64>: C128, bool: Bool, Vec<u8>: String)
     };
     ($dtype:expr, $t:ident => $body:expr; $($type:ty: $($variant:ident)|*),*) => {

@@ -1,7 +1,8 @@
 //! NumPy's .npy format: a header that is a Python dict of dtype, order and shape, then the elements in their memory layout.
 //!
 //! Read: every dtype of a tensor, in either byte order and in C or Fortran order; `S` and `U` strings of fixed width. bfloat16,
-//! which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order. The size stated by a
+//! which NumPy itself lacks, is `V2`, as its extension modules save it; a quantised dtype is a record of one field that has its
+//! name, as TensorFlow's arrays are. Written: little-endian, C order. The size stated by a
 //! header is checked against the file's length before anything is allocated. Pickles are never opened.
 //!
 //! The crates npyz and ndarray-npy are not used: both parse the header with py_literal, whose time doubles with every opening
@@ -155,6 +156,9 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(file)
 }
 
+/// The reason why other records than those of quantised numbers are refused.
+const RECORDS: &str = "its elements are records, which tensors cannot hold";
+
 /// The reason why strings are refused.
 const NO_STRINGS: &str = "strings are not written as .npy; ask for them as JSON";
 
@@ -166,11 +170,14 @@ pub fn header(dtype: DType, dims: &[usize]) -> Result<Vec<u8>> {
     if dtype.size().is_none() {
         return Err(Failure::invalid(NO_STRINGS));
     }
-    let descr = descr(dtype);
+    let descr = match dtype.is_quantized() {
+        true => descr(dtype),
+        false => format!("'{}'", descr(dtype)),
+    };
     let rank = dims.len();
     let dims: String = dims.iter().map(|d| format!("{d}, ")).collect();
     let dims = if rank == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
-    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let mut header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({dims}), }}");
     // Padded with spaces and a line feed, so that the elements begin at a multiple of 64.
     let before = MAGIC.len() + 4;
     let padded = (before + header.len() + 1).next_multiple_of(64) - before;
@@ -187,8 +194,11 @@ pub fn header(dtype: DType, dims: &[usize]) -> Result<Vec<u8>> {
 }
 
 /// The header's code for a dtype, little-endian.
-fn descr(dtype: DType) -> &'static str {
-    match dtype {
+fn descr(dtype: DType) -> String {
+    if dtype.is_quantized() {
+        return format!("[('{dtype}', '{}')]", descr(dtype.stored_as()));
+    }
+    let descr = match dtype {
         DType::Bool => "|b1",
         DType::I8 => "|i1",
         DType::U8 => "|u1",
@@ -205,7 +215,9 @@ fn descr(dtype: DType) -> &'static str {
         DType::C64 => "<c8",
         DType::C128 => "<c16",
         DType::String | DType::Resource | DType::Variant => unreachable!("handles have no bytes"),
-    }
+        DType::QI8 | DType::QU8 | DType::QI16 | DType::QU16 | DType::QI32 => unreachable!("handled above"),
+    };
+    descr.to_owned()
 }
 
 fn bad(why: impl std::fmt::Display) -> Failure {
@@ -254,7 +266,8 @@ impl Header {
             let value = after.trim_start().strip_prefix(':').ok_or("a key of its header has no value")?.trim_start();
             rest = match key {
                 "descr" => {
-                    let (text, rest) = quoted(value).ok_or("its elements are records, which tensors cannot hold")?;
+                    let record = || value.starts_with('[').then(|| value.find(']'))?.map(|end| value.split_at(end + 1));
+                    let (text, rest) = quoted(value).or_else(record).ok_or(RECORDS)?;
                     descr = Some(text.to_owned());
                     rest
                 }
@@ -334,6 +347,9 @@ enum Text {
 
 impl Item {
     fn parse(descr: &str) -> Result<Item, String> {
+        if descr.starts_with('[') {
+            return Item::quantized(descr).ok_or_else(|| RECORDS.to_owned());
+        }
         let no_tensor = |why: &str| Err(format!("its elements are {descr:?}{why}"));
         let (order, rest) = match descr.split_at_checked(1) {
             Some((order @ ("<" | ">" | "=" | "|"), rest)) => (order, rest),
@@ -375,6 +391,19 @@ impl Item {
             _ => return no_tensor(", for which meshtf has no dtype"),
         };
         Ok(item)
+    }
+}
+
+impl Item {
+    /// Parses `[('qint8', '|i1')]`, TensorFlow's dtypes for arrays of quantised numbers.
+    fn quantized(descr: &str) -> Option<Item> {
+        let (name, rest) = quoted(descr.strip_prefix('[')?.trim_start().strip_prefix('(')?.trim_start())?;
+        let (elements, rest) = quoted(rest.trim_start().strip_prefix(',')?.trim_start())?;
+        let end = rest.trim_start().strip_prefix(')')?.trim_start();
+        let dtype = DType::from_name(name).filter(|dtype| dtype.is_quantized())?;
+        let is_simple = !elements.starts_with('[') && matches!(end, "]" | ",]");
+        let item = Item::parse(elements).ok().filter(|item| is_simple && item.dtype == dtype.stored_as())?;
+        Some(Item { dtype, ..item })
     }
 }
 
@@ -434,158 +463,4 @@ fn to_c_order(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::Complex;
-
-    /// A version 1.0 file with this header and these bytes.
-    fn file(header: &str, data: &[u8]) -> Vec<u8> {
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend_from_slice(&(header.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(header.as_bytes());
-        bytes.extend_from_slice(data);
-        bytes
-    }
-
-    fn plain(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-        file(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n"), data)
-    }
-
-    #[test]
-    fn every_layout_is_read() {
-        let check = |bytes: Vec<u8>, want: Tensor| assert_eq!(read(&bytes).unwrap(), want);
-        check(plain("<i4", "()", &[2, 0, 0, 0]), Tensor::scalar(2i32));
-        check(plain(">i4", "(2,)", &[0, 0, 0, 2, 255, 255, 255, 255]), Tensor::vector(vec![2i32, -1]));
-        check(plain("|b1", "(2,)", &[1, 0]), Tensor::vector(vec![true, false]));
-        check(plain("<f2", "(1, 1)", &[0, 0x3c]), Tensor::from_vec([1, 1], vec![f16::ONE]));
-        check(plain("<V2", "(1,)", &[0x80, 0x3f]), Tensor::vector(vec![bf16::ONE]));
-        check(plain(">u2", "(1L,)", &[1, 2]), Tensor::vector(vec![0x102u16]));
-        check(plain("<f8", "(0, 3)", &[]), Tensor::zeros(DType::F64, [0, 3]).unwrap());
-        check(plain("|S3", "(2,)", b"ab\0\0\0c"), Tensor::vector(vec![b"ab".to_vec(), b"\0\0c".to_vec()]));
-        check(plain("<U2", "(1,)", &[0xe9, 0, 0, 0, 0, 0, 0, 0]), Tensor::vector(vec!["é".as_bytes().to_vec()]));
-        check(plain(">U1", "()", &[0, 0, 0, b'a']), Tensor::scalar(b"a".to_vec()));
-        let fortran = |descr: &str, data: &[u8]| {
-            file(&format!("{{'shape': (2, 3), 'fortran_order': True, 'descr': \"{descr}\"}}"), data)
-        };
-        check(fortran("|u1", &[1, 4, 2, 5, 3, 6]), Tensor::from_vec([2, 3], vec![1u8, 2, 3, 4, 5, 6]));
-        let halves = [0x3c00u16, 0x4400, 0x4000, 0x4500, 0x4200, 0x4600].map(u16::to_be_bytes).concat();
-        check(
-            fortran(">f2", &halves),
-            Tensor::from_vec([2, 3], [1f32, 2., 3., 4., 5., 6.].map(f16::from_f32).to_vec()),
-        );
-        let letters = ["a", "d", "b", "e", "c", "f"];
-        let wide: Vec<u8> = letters.iter().flat_map(|letter| [0, 0, 0, letter.as_bytes()[0]]).collect();
-        let strings = ["a", "b", "c", "d", "e", "f"].map(|letter| letter.as_bytes().to_vec()).to_vec();
-        check(fortran(">U1", &wide), Tensor::from_vec([2, 3], strings));
-        check(plain(">V2", "(2,)", &[0x3f, 0x80, 0xbf, 0x80]), Tensor::vector(vec![bf16::ONE, -bf16::ONE]));
-        check(plain(">f8", "(1,)", &(-2.5f64).to_be_bytes()), Tensor::vector(vec![-2.5f64]));
-        let parts = [1.5f32, -2.0];
-        let complex = Tensor::vector(vec![Complex::new(1.5f32, -2.0)]);
-        check(plain("<c8", "(1,)", &parts.map(f32::to_le_bytes).concat()), complex.clone());
-        check(plain(">c8", "(1,)", &parts.map(f32::to_be_bytes).concat()), complex);
-        check(
-            plain(">c16", "()", &[0.5f64, 3.0].map(f64::to_be_bytes).concat()),
-            Tensor::scalar(Complex::new(0.5, 3.0)),
-        );
-        check(plain("f4", "(1,)", &1.5f32.to_le_bytes()), Tensor::vector(vec![1.5f32]));
-        check(plain("=i2", "(1,)", &[1, 2]), Tensor::vector(vec![0x201i16]));
-        // Versions 2.0 and 3.0 differ in the width of the header's length.
-        for version in [2, 3] {
-            let mut bytes = plain("|i1", "(2,)", &[1, 255]);
-            bytes[6] = version;
-            bytes.splice(10..10, [0, 0]);
-            check(bytes, Tensor::vector(vec![1i8, -1]));
-        }
-    }
-
-    #[test]
-    fn what_a_header_claims_takes_no_memory() {
-        let check = |bytes: &[u8], part: &str| {
-            let failure = memory::Budget::of(1 << 20).run(|| read(bytes)).unwrap_err();
-            assert!(failure.message.contains(part), "{failure}");
-        };
-        // Petabytes, then a size that a tensor may have but this process may not allocate.
-        check(&plain("<f8", "(1000000000000000,)", &[]), "exceeds the limit");
-        check(&plain("<f8", "(33554432, 33554432, 33554432)", &[]), "exceeds the limit");
-        check(&plain("|S1000000000000000", "(1,)", &[]), "takes 1000000000000000 bytes, but 0 follow");
-        check(&plain("<f8", "(100000000,)", &[]), "OOM");
-        // Nesting costs neither time nor stack.
-        for nested in ["{", "(", "[", "{'descr': {", "{'shape': ("] {
-            let header = nested.repeat(MAX_HEADER / 2 / nested.len());
-            assert!(read(&file(&header, &[])).is_err(), "{nested}");
-        }
-    }
-
-    #[test]
-    fn what_is_cut_off_or_lies_is_refused() {
-        let check = |bytes: &[u8], part: &str| {
-            let failure = read(bytes).unwrap_err();
-            assert!(failure.message.contains(part), "{failure}");
-        };
-        let good = plain("<i4", "(2,)", &[0; 8]);
-        check(b"", "begin with");
-        check(&good[..9], "cut off within its header");
-        check(&good[..30], "cut off within its header");
-        check(&good[..good.len() - 1], "takes 8 bytes, but 7 follow");
-        check(&plain("<i4", "(2,)", &[0; 9]), "takes 8 bytes, but 9 follow");
-        check(&plain("<i4", "(1000000000000,)", &[]), "exceeds the limit");
-        check(&plain("<i4", "(9223372036854775807, 4)", &[]), "exceeds the limit");
-        check(&plain("<U9223372036854775807", "(2,)", &[]), "wider than memory");
-        check(&plain("|S9223372036854775807", "(4,)", &[]), "more than memory holds");
-        check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is not a size");
-        check(&plain("|O", "(1,)", &[0]), "pickled");
-        check(&plain("|S0", "(2000000000,)", &[]), "width 0");
-        check(&plain("<c32", "(1,)", &[0; 32]), "complex");
-        check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
-        check(&plain("|b1", "(1,)", &[2]), "0 or 1");
-        check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
-        check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");
-        check(&file("[[[[", &[]), "not a dict");
-        check(b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "the limit is 65536");
-        check(b"\x93NUMPY\x09\x00", "version is 9.0");
-    }
-
-    #[test]
-    fn what_is_written_is_numpys_own() {
-        // The bytes that numpy.save writes for np.array([[1, 2, 3]], '<i4').
-        let mut want = b"\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (1, 3), }".to_vec();
-        want.resize(127, b' ');
-        want.extend_from_slice(b"\n\x01\0\0\0\x02\0\0\0\x03\0\0\0");
-        assert_eq!(write(&Tensor::from_vec([1, 3], vec![1i32, 2, 3])).unwrap(), want);
-        assert!(write(&Tensor::scalar(b"a".to_vec())).unwrap_err().message.contains("as JSON"));
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_read(values in proptest::collection::vec(any::<i16>(), 0..8)) {
-            for dtype in DType::all().filter(|dtype| dtype.size().is_some()) {
-                let bytes: Vec<u8> = values.iter().flat_map(|&v| {
-                    let mut bytes = i128::from(v).to_le_bytes()[..dtype.size().unwrap()].to_vec();
-                    if dtype == DType::Bool { bytes[0] &= 1; }
-                    bytes
-                }).collect();
-                let tensor = Tensor::from_bytes(dtype, [values.len(), 1], &bytes).unwrap();
-                let read = read(&write(&tensor).unwrap()).unwrap();
-                prop_assert_eq!((read.dtype(), read.shape(), read.bytes()), (dtype, tensor.shape(), tensor.bytes()));
-            }
-        }
-
-        #[test]
-        fn no_damaged_file_panics(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
-            for mut bytes in [plain(">U2", "(2, 1)", &[0; 16]), plain("<f8", "(3,)", &[0; 24])] {
-                let at = at.index(bytes.len());
-                bytes[at] = byte;
-                if cut { bytes.truncate(at); }
-                let _ = read(&bytes);
-            }
-        }
-
-        #[test]
-        fn no_header_panics(header in r#"\{('descr'|'shape'|'fortran_order'|: |, |\(|\)|[0-9]{1,21}|True|'<[a-z][0-9]{1,2}'|"|\}){0,12}"#) {
-            let _ = read(&file(&header, &[0; 8]));
-        }
-    }
-}
+mod tests;

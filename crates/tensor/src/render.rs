@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 
-use super::{Complex, Data, Float, Tensor, with_float, with_integer};
+use super::{Complex, Data, Float, Stored, Tensor, with_float, with_stored};
 
 /// Widest line of a printed tensor, in characters.
 const LINE: usize = 75;
@@ -96,8 +96,8 @@ fn columns(tensor: &Tensor, places: &[usize]) -> Vec<String> {
         Data::Bool(v) => places.iter().map(|&i| if v[i] { "True" } else { "False" }.to_owned()).collect(),
         Data::C64(v) => pairs(&places.iter().map(|&i| v[i]).collect::<Vec<_>>()),
         Data::C128(v) => pairs(&places.iter().map(|&i| v[i]).collect::<Vec<_>>()),
-        _ => with_integer!(tensor.dtype(), T => {
-            let v = tensor.slice::<T>().unwrap_or(&[]);
+        data => with_stored!(tensor.dtype(), T => {
+            let v = T::stored_in(data).unwrap_or(&[]);
             places.iter().map(|&i| v[i].to_string()).collect::<Vec<_>>()
         })
         .or_else(|| {
@@ -237,9 +237,9 @@ fn scalar(tensor: &Tensor) -> String {
         Data::Bool(v) => if v[0] { "True" } else { "False" }.to_owned(),
         Data::C64(v) => lone_pair(v[0]),
         Data::C128(v) => lone_pair(v[0]),
-        _ => with_integer!(tensor.dtype(), T => tensor.item::<T>().map(|v| v.to_string()))
-            .or_else(|| with_float!(tensor.dtype(), T => tensor.item::<T>().map(lone_float)))
-            .and_then(Result::ok)
+        data => with_stored!(tensor.dtype(), T => T::stored_in(data).and_then(|v| v.first()).map(|v| v.to_string()))
+            .or_else(|| with_float!(tensor.dtype(), T => tensor.item::<T>().ok().map(lone_float)))
+            .flatten()
             .unwrap_or_default(),
     }
 }
@@ -309,8 +309,8 @@ pub fn to_json(tensor: &Tensor) -> Value {
         Data::U64(v) => v.iter().map(|&v| v.into()).collect(),
         Data::C64(v) => v.iter().map(|&v| whole_pair(v).into()).collect(),
         Data::C128(v) => v.iter().map(|&v| whole_pair(v).into()).collect(),
-        _ => with_integer!(tensor.dtype(), T => {
-            tensor.slice::<T>().unwrap_or(&[]).iter().map(|&v| super::Numeric::to_i64(v).into()).collect::<Vec<Value>>()
+        data => with_stored!(tensor.dtype(), T => {
+            T::stored_in(data).unwrap_or(&[]).iter().map(|&v| super::Numeric::to_i64(v).into()).collect::<Vec<Value>>()
         })
         .or_else(|| {
             with_float!(tensor.dtype(), T => {
@@ -363,6 +363,8 @@ mod tests {
         check(Tensor::scalar(f16::from_f32(0.1)), "0.1");
         check(Tensor::scalar(f32::NAN), "nan");
         check(Tensor::scalar(true), "True");
+        check(Tensor::scalar(200u8).retyped(DType::QU8).unwrap(), "200");
+        check(Tensor::vector(vec![-7i32, 10]).retyped(DType::QI32).unwrap(), "[-7 10]");
         check(Tensor::from_vec([2, 2], vec![1f32, 2., 3., 4.]), "[[1. 2.]\n [3. 4.]]");
         check(Tensor::vector(vec![1f32, 2.5, -3.25]), "[ 1.    2.5  -3.25]");
         check(Tensor::vector(vec![0.1f64, 0.123_456_789_012]), "[0.1        0.12345679]");
@@ -415,6 +417,7 @@ mod tests {
         check(Tensor::scalar(238i32), "238");
         check(Tensor::scalar(0.1f32), "0.1");
         check(Tensor::scalar(u64::MAX), "18446744073709551615");
+        check(Tensor::vector(vec![-128i8, 3]).retyped(DType::QI8).unwrap(), "[-128,3]");
         check(Tensor::from_vec([2, 2], vec![1f32, 2.5, f32::NAN, f32::INFINITY]), r#"[[1.0,2.5],["NaN","Infinity"]]"#);
         check(Tensor::zeros(DType::I32, [2, 0]).unwrap(), "[]");
         check(Tensor::vector(vec![Complex::new(0.1f32, -2.0), Complex::new(0.0, f32::NAN)]), r#"["0.1-2j","0+nanj"]"#);

@@ -1,5 +1,7 @@
 //! Meshes over a transport without sockets: the layers above the transports know nothing of TCP, TLS or ports.
 
+use meshtf_tensor::DType;
+
 use super::super::clock::Stopped;
 use super::super::transport::memory::{Memory, Network};
 use super::*;
@@ -52,6 +54,29 @@ async fn small_and_bulk_messages_need_no_socket() {
     exchange(&a, &mut b).await;
     exchange(&b, &mut a).await;
     assert_eq!(b.mesh.cluster().member(&Task::new("local", 0)).unwrap().addresses, ["/memory/1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_of_every_dtype_comes_over_unchanged() {
+    let network = Arc::new(Network::default());
+    let a = join(&network, "local/0").await.unwrap();
+    let mut b = join(&network, "local/1").await.unwrap();
+    a.sees(&["local/0", "local/1"]).await;
+    for dtype in DType::all().filter(|dtype| !dtype.is_handle()) {
+        let count = 400_000;
+        let tensor = match dtype.size() {
+            Some(size) => {
+                let bytes: Vec<u8> =
+                    (0..count * size).map(|i| if dtype == DType::Bool { i % 2 } else { i % 61 } as u8).collect();
+                Tensor::from_bytes(dtype, [count], &bytes).unwrap()
+            }
+            None => Tensor::vector(vec![b"text".to_vec(); count]),
+        };
+        let message = Envelope { tensors: vec![tensor], ..fetched(1, 1) };
+        a.mesh.send(b.peer(), message.clone()).unwrap();
+        let (_, got) = b.got().await;
+        assert!(got == message, "{dtype} came over changed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

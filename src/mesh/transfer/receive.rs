@@ -178,7 +178,10 @@ async fn read_tensor(socket: &mut PeerStream, link: &Link, header: TensorHeader)
         return Tensor::from_bytes(DType::Bool, header.shape, &flags).map_err(io::Error::other);
     }
     let count = bytes / header.dtype.size().unwrap_or(1);
-    let data = with_ring!(header.dtype, T => T::into_data(read_elements::<T>(socket, link, count).await?));
+    // Quantised numbers are received as the integers that they are stored as.
+    let stored = header.dtype.stored_as();
+    let data = with_ring!(stored, T => T::into_data(read_elements::<T>(socket, link, count).await?));
+    let data = data.and_then(|data| data.retyped(header.dtype));
     let data = data.ok_or_else(|| io::Error::other(format!("a {} cannot be sent as bytes", header.dtype)))?;
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }

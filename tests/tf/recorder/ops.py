@@ -163,7 +163,7 @@ def answers(graph_def, feeds, variables, times):
                 if not variables:
                     for _ in range(times):
                         outputs = session.run([list(op.outputs), op], feeds)[0]
-                    return [values.array_of(output) for output in outputs]
+                    return [values.array_of(output, made.dtype) for output, made in zip(outputs, op.outputs)]
                 session.run([graph.get_operation_by_name(f"variable{i}/set") for i in range(variables)], feeds)
                 session.run(op, feeds)
                 return session.run([f"variable{i}/read:0" for i in range(variables)])

@@ -28,13 +28,20 @@ def shaped(values, dtype, shape):
     return array.reshape(shape)
 
 
-def array_of(value):
-    """What a session answered, as an array: numpy takes the zeros from the end of a single string."""
+def array_of(value, dtype=None):
+    """What a session answered, as an array: numpy takes the zeros from the end of a single string. Quantized numbers, which come
+    as integers, have their own dtype again."""
     if not isinstance(value, bytes):
-        return np.asarray(value)
+        array = np.asarray(value)
+        return array.view(numpy_type(dtype)) if dtype is not None and tf.as_dtype(dtype).is_quantized else array
     array = np.empty((), object)
     array[()] = value
     return array
+
+
+def plain(array):
+    """Quantized numbers as the integers that they are."""
+    return array[array.dtype.names[0]] if array.dtype.names else array
 
 
 def number(value):
@@ -67,7 +74,7 @@ def to_triple(array):
     elif dtype in COMPLEX:
         values = [[number(float(value.real)), number(float(value.imag))] for value in array.ravel()]
     else:
-        values = array.ravel().tolist()
+        values = plain(array).ravel().tolist()
     return [dtype, list(array.shape), values]
 
 
@@ -96,7 +103,7 @@ def to_named(name, array):
     elif dtype in ("float16", "bfloat16"):
         tensor["data"] = array.astype(np.float64).tolist()
     else:
-        tensor["data"] = array.tolist()
+        tensor["data"] = plain(array).tolist()
     return tensor
 
 
@@ -115,7 +122,7 @@ def difference(got, recorded, rtol=None, atol=None):
         with np.errstate(invalid="ignore"):
             same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= atol + rtol * np.abs(y))
     else:
-        x, y = got.ravel(), recorded.ravel()
+        x, y = plain(got).ravel(), plain(recorded).ravel()
         same = x == y
     where = np.flatnonzero(~np.asarray(same, bool))
     if len(where):

@@ -43,8 +43,8 @@ struct Strings {
 
 /// Whether the older form has a field for the dtype; TensorFlow writes no other dtypes.
 pub fn has_field(dtype: DType) -> bool {
-    use DType::{BF16, Resource, U32, U64, Variant};
-    !matches!(dtype, BF16 | U32 | U64 | Resource | Variant)
+    use DType::{BF16, QI16, QU16, Resource, U32, U64, Variant};
+    !matches!(dtype, BF16 | U32 | U64 | QI16 | QU16 | Resource | Variant)
 }
 
 /// Most bytes of memory that one byte of a file takes when read: an empty string is two bytes in the file, an int64 may
@@ -72,11 +72,11 @@ pub fn put(part: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
         Data::F32(values) => put(part, &Floats { values: values.to_vec() }),
         Data::F64(values) => put(part, &Doubles { values: values.to_vec() }),
         Data::I64(values) => put(part, &Int64s { values: values.to_vec() }),
-        Data::I32(values) => put(part, &Ints { values: values.to_vec() }),
+        Data::I32(values) | Data::QI32(values) => put(part, &Ints { values: values.to_vec() }),
         Data::I16(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
-        Data::I8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::I8(values) | Data::QI8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
         Data::U16(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
-        Data::U8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::U8(values) | Data::QU8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
         Data::F16(values) => put(part, &Halves { values: values.iter().map(|x| x.to_bits().into()).collect() }),
         Data::C64(values) => put(part, &Complex64s { values: values.iter().flat_map(|x| [x.re, x.im]).collect() }),
         Data::C128(values) => put(part, &Complex128s { values: values.iter().flat_map(|x| [x.re, x.im]).collect() }),
@@ -97,6 +97,9 @@ pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
     }
     let bytes = field(field(value, PART)?, ELEMENTS)?;
     let data = match dtype {
+        DType::QI8 | DType::QU8 | DType::QI32 => {
+            return take(value, dtype.stored_as(), shape)?.retyped(dtype);
+        }
         DType::F32 => Data::F32(read::<Floats>(bytes)?.values),
         DType::F64 => Data::F64(read::<Doubles>(bytes)?.values),
         DType::I64 => Data::I64(read::<Int64s>(bytes)?.values),

@@ -241,7 +241,7 @@ impl Backing for burn_wgpu::CubeBackend {
     }
 }
 
-/// burn's name for a dtype; `None` for strings, complex numbers and resources.
+/// burn's name for a dtype; `None` for strings, complex and quantised numbers, and resources.
 pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
     Some(match dtype {
         DType::F16 => BurnType::F16,
@@ -258,6 +258,7 @@ pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
         DType::U64 => BurnType::U64,
         DType::Bool => BurnType::Bool(BoolStore::Native),
         DType::String | DType::Resource | DType::Variant | DType::C64 | DType::C128 => return None,
+        DType::QI8 | DType::QU8 | DType::QI16 | DType::QU16 | DType::QI32 => return None,
     })
 }
 
@@ -293,6 +294,9 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
             BoolDType::U32 => stored(v.into_iter().map(u32::from).collect(), shape, BoolStore::U32),
         },
         Data::String(_) | Data::C64(_) | Data::C128(_) => unreachable!("no engine keeps {dtype}"),
+        Data::QI8(_) | Data::QU8(_) | Data::QI16(_) | Data::QU16(_) | Data::QI32(_) => {
+            unreachable!("no engine keeps {dtype}")
+        }
     };
     match dtype {
         DType::Bool => B::bool_from_data(data, device),
@@ -374,6 +378,7 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
         DType::String | DType::Resource | DType::Variant | DType::C64 | DType::C128 => {
             unreachable!("no engine keeps {dtype}")
         }
+        DType::QI8 | DType::QU8 | DType::QI16 | DType::QU16 | DType::QI32 => unreachable!("no engine keeps {dtype}"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{Data, Shape, Tensor, with_type};
+use meshtf_tensor::{Data, Shape, Tensor, with_moved};
 
 use super::batch::{batch_size, batches, gather};
 use super::component::tensor;
@@ -104,14 +104,13 @@ fn filled_up(component: usize, parts: &[&Tensor], sizes: &[Option<usize>], fill:
     let one = if let Data::String(texts) = fill.data() { texts.iter().map(Vec::len).sum() } else { 0usize };
     check_texts(parts, one.saturating_mul(beside))?;
     let each = if parts.is_empty() { 0 } else { elements / parts.len() };
-    let filled: Option<Result<Tensor>> = with_type!(fill.dtype(), T => {
-        let fill = fill.item::<T>()?;
-        let mut all = vec![fill; elements];
+    let filled: Option<Result<Tensor>> = with_moved!(fill.dtype(), T => {
+        let mut all = vec![fill.moved_item::<T>()?; elements];
         for (i, part) in parts.iter().enumerate() {
             turn::look();
-            place(&mut all[i * each..(i + 1) * each], &dims, part.slice::<T>()?, part.dims());
+            place(&mut all[i * each..(i + 1) * each], &dims, part.moved::<T>()?, part.dims());
         }
-        Ok(Tensor::from_vec(whole, all))
+        Ok(Tensor::from_moved(fill.dtype(), whole, all))
     });
     filled.unwrap_or_else(|| Err(Failure::invalid("a handle cannot be padded")))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{DType, Data, PartialShape, Shape, Tensor, with_type};
+use meshtf_tensor::{DType, Data, PartialShape, Shape, Tensor, with_moved};
 
 use super::batch::{batch_size, batches, gather};
 use super::component::{hosted, tensor};
@@ -76,12 +76,12 @@ fn sparse(rows: &[&Tensor], shape: &PartialShape, dtype: DType) -> Result<Token>
         }
     }
     rows::check_texts(rows, 0)?;
-    let values: Option<Result<Tensor>> = with_type!(dtype, T => {
+    let values: Option<Result<Tensor>> = with_moved!(dtype, T => {
         let mut values: Vec<T> = Vec::with_capacity(Shape::from([count]).checked_elements(dtype)?);
         for row in rows {
-            values.extend_from_slice(row.slice::<T>()?);
+            values.extend_from_slice(row.moved::<T>()?);
         }
-        Ok(Tensor::vector(values))
+        Ok(Tensor::from_moved(dtype, [count], values))
     });
     let values = values.unwrap_or_else(|| Err(Failure::invalid("a handle cannot be an element of a sparse tensor")))?;
     let sizes: Vec<i64> = std::iter::once(rows.len()).chain(dims).map(|size| size as i64).collect();

@@ -2,7 +2,7 @@
 
 use meshtf_graph::Attr;
 use meshtf_graph::op::{AttrDef, AttrKind};
-use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
+use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_stored};
 
 /// Small numbers, numbers beyond every limit, and the ends of integer types.
 const INTS: [i64; 24] = [
@@ -72,7 +72,7 @@ const TEXTS: [&[u8]; 16] = [
     b"a{99999}{99999}",
 ];
 
-const DTYPES: [DType; 18] = [
+const DTYPES: [DType; 23] = [
     DType::F32,
     DType::I32,
     DType::I64,
@@ -89,6 +89,11 @@ const DTYPES: [DType; 18] = [
     DType::U64,
     DType::C64,
     DType::C128,
+    DType::QI8,
+    DType::QU8,
+    DType::QI16,
+    DType::QU16,
+    DType::QI32,
     DType::Resource,
     DType::Variant,
 ];
@@ -191,7 +196,7 @@ impl<'a> Choices<'a> {
             (AttrKind::Shape, false) => Attr::Shape(self.partial_shape()),
             (AttrKind::Shape, true) => Attr::Shapes((0..length).map(|_| self.partial_shape()).collect()),
             (AttrKind::Tensor, _) => {
-                let dtype = self.dtype(&DTYPES[..16]);
+                let dtype = self.dtype(&DTYPES[..21]);
                 Attr::Tensor(self.tensor(dtype, None))
             }
             (AttrKind::Func, _) => return None,
@@ -242,9 +247,9 @@ impl<'a> Choices<'a> {
                     n if n < 0 => i64::from(i32::MIN),
                     _ => i64::from(choices.most),
                 };
-                return with_integer!(dtype, T => {
+                return with_stored!(dtype, T => {
                     let ints = (0..count).map(|_| <T as Numeric>::from_i64(int(self)));
-                    Tensor::from_vec(dims, ints.collect::<Vec<T>>())
+                    Tensor::from_stored(dtype, dims, ints.collect::<Vec<T>>())
                 })
                 .expect("it is a whole number");
             }

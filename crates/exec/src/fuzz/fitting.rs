@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use meshtf_graph::Attr;
 use meshtf_graph::op::{AttrDef, AttrKind, OpDef};
-use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
+use meshtf_tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_stored};
 
 /// A line of the file.
 pub(super) struct Fitting {
@@ -84,9 +84,9 @@ impl Like {
                     Tensor::from_vec(dims.clone(), floats.collect::<Vec<T>>())
                 })
                 .or_else(|| {
-                    with_integer!(dtype, T => {
+                    with_stored!(dtype, T => {
                         let ints = numbers(values).into_iter().map(<T as Numeric>::from_i64);
-                        Tensor::from_vec(dims, ints.collect::<Vec<T>>())
+                        Tensor::from_stored(dtype, dims, ints.collect::<Vec<T>>())
                     })
                 });
             }

@@ -140,6 +140,7 @@ pub(super) fn number(dtype: DType, value: f64) -> Option<Tensor> {
         DType::U32 => Tensor::scalar(value as u32),
         DType::U64 => Tensor::scalar(value as u64),
         DType::Bool | DType::String | DType::Resource | DType::Variant => return None,
+        DType::QI8 | DType::QU8 | DType::QI16 | DType::QU16 | DType::QI32 => return None,
     })
 }
 

@@ -240,7 +240,7 @@ pub struct TensorProto {
     #[prost(double, repeated, tag = "6")]
     #[serde(serialize_with = "doubles", skip_serializing_if = "Vec::is_empty")]
     pub double_val: Vec<f64>,
-    /// int32, int16, int8, uint16 and uint8.
+    /// int32, int16, int8, uint16 and uint8, and the quantised dtypes that are stored as them.
     #[prost(int32, repeated, tag = "7")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub int_val: Vec<i32>,
@@ -274,13 +274,8 @@ pub struct TensorProto {
 }
 
 /// The names of `tensorflow.DataType` that meshtf has no dtype for, without their `DT_`.
-const FOREIGN: [(&str, i32); 16] = [
+const FOREIGN: [(&str, i32); 11] = [
     ("INVALID", 0),
-    ("QINT8", 11),
-    ("QUINT8", 12),
-    ("QINT32", 13),
-    ("QINT16", 15),
-    ("QUINT16", 16),
     ("FLOAT8_E5M2", 24),
     ("FLOAT8_E4M3FN", 25),
     ("FLOAT8_E4M3FNUZ", 26),

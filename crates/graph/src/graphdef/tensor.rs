@@ -89,6 +89,10 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
         bits.iter().map(|&b| u16::try_from(b).map_err(|_| format!("has {b} in halfVal, which holds 16 bits"))).collect()
     };
     let data = match dtype {
+        _ if dtype.is_quantized() => {
+            let plain = TensorProto { dtype: dtype.stored_as().proto_number(), ..proto };
+            return from_proto(plain, budget)?.retyped(dtype).map_err(|failure| failure.message);
+        }
         DType::F32 => fill(proto.float_val, n, budget)?,
         DType::F64 => fill(proto.double_val, n, budget)?,
         DType::C64 => fill(pairs(&proto.scomplex_val, "scomplexVal")?, n, budget)?,
@@ -107,6 +111,7 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
         DType::String => fill(proto.string_val, n, budget)?,
         DType::Variant => return Err("is a DT_VARIANT, which means nothing outside its process".into()),
         DType::Resource => return Err("is a resource handle, which means nothing outside its process".into()),
+        DType::QI8 | DType::QU8 | DType::QI16 | DType::QU16 | DType::QI32 => unreachable!("handled above"),
     };
     Tensor::new(shape, data).map_err(|failure| failure.message)
 }
@@ -173,11 +178,11 @@ pub(super) fn to_proto(tensor: &Tensor) -> TensorProto {
         (Data::C128(v), _) => proto.dcomplex_val = v.iter().flat_map(|x| [x.re, x.im]).collect(),
         (Data::F16(v), _) => proto.half_val = v.iter().map(|x| i32::from(x.to_bits())).collect(),
         (Data::BF16(v), _) => proto.half_val = v.iter().map(|x| i32::from(x.to_bits())).collect(),
-        (Data::I32(v), _) => proto.int_val.clone_from(v),
-        (Data::I16(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
-        (Data::I8(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
-        (Data::U16(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
-        (Data::U8(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
+        (Data::I32(v) | Data::QI32(v), _) => proto.int_val.clone_from(v),
+        (Data::I16(v) | Data::QI16(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
+        (Data::I8(v) | Data::QI8(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
+        (Data::U16(v) | Data::QU16(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
+        (Data::U8(v) | Data::QU8(v), _) => proto.int_val = v.iter().map(|&x| x.into()).collect(),
         (Data::I64(v), _) => proto.int64_val.clone_from(v),
         (Data::U32(v), _) => proto.uint32_val.clone_from(v),
         (Data::U64(v), _) => proto.uint64_val.clone_from(v),

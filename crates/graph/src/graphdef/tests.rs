@@ -53,6 +53,16 @@ fn tensors_are_read_as_tensorflow_reads_them() {
         Tensor::vector(vec![b"a".to_vec(), b"bc".to_vec()]),
     );
     check(r#"{"dtype": "DT_UINT8", "intVal": [255], "floatVal": null}"#, Tensor::scalar(255u8));
+    let quantized = |plain: Tensor, dtype| plain.retyped(dtype).unwrap();
+    check(r#"{"dtype": "DT_QUINT8", "intVal": [255]}"#, quantized(Tensor::scalar(255u8), DType::QU8));
+    check(
+        r#"{"dtype": "DT_QINT8", "tensorShape": {"dim": [{"size": 2}]}, "tensorContent": "A/0="}"#,
+        quantized(Tensor::vector(vec![3i8, -3]), DType::QI8),
+    );
+    check(
+        r#"{"dtype": "DT_QINT32", "tensorShape": {"dim": [{"size": 2}]}, "intVal": [-7]}"#,
+        quantized(Tensor::vector(vec![-7i32; 2]), DType::QI32),
+    );
     check(
         r#"{"dtype": "DT_COMPLEX64", "scomplexVal": [1.5, "-Infinity"]}"#,
         Tensor::scalar(Complex::new(1.5f32, f32::NEG_INFINITY)),
@@ -71,13 +81,13 @@ fn what_cannot_be_held_is_refused_by_name() {
         let error = constant(json).expect_err(json);
         assert!(error.contains(part), "{json}: {error}");
     };
-    check(r#"{"dtype": "DT_QUINT8"}"#, "node c: attribute \"value\" has dtype DT_QUINT8");
+    check(r#"{"dtype": "DT_INT4"}"#, "node c: attribute \"value\" has dtype DT_INT4");
     check(
         r#"{"dtype": "DT_COMPLEX64", "scomplexVal": [1, 2, 3]}"#,
         "has 3 numbers in scomplexVal, which holds two for each",
     );
     check(r#"{"dtype": "DT_VARIANT"}"#, "DT_VARIANT");
-    check(r#"{"dtype": "DT_QINT8"}"#, "DT_QINT8");
+    check(r#"{"dtype": "DT_QUINT8", "intVal": [256]}"#, "has 256 in intVal");
     check(r#"{"dtype": "DT_NONSENSE"}"#, "is not a dtype");
     check(r#"{"dtype": 4711}"#, "4711");
     check(r#"{"dtype": "DT_RESOURCE"}"#, "resource handle");

@@ -10,10 +10,11 @@ use crate::attr::Attr;
 const MAX_TYPES: usize = 16;
 
 /// Dtypes that are named together in a brief text.
-const CLASSES: [(&str, &[DType]); 3] = [
+const CLASSES: [(&str, &[DType]); 4] = [
     ("floats", &[DType::F16, DType::BF16, DType::F32, DType::F64]),
     ("complex", &[DType::C64, DType::C128]),
     ("ints", &[DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64]),
+    ("quantized", &[DType::QI8, DType::QI16, DType::QI32, DType::QU8, DType::QU16]),
 ];
 
 impl OpDef {

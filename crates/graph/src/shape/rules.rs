@@ -12,6 +12,7 @@ mod index;
 mod lists;
 mod make;
 mod picture;
+mod quantized;
 mod ragged;
 mod recurrent;
 mod reduce;
@@ -32,7 +33,7 @@ pub(super) type Rule = fn(&Call) -> Option<Vec<Fact>>;
 type Entry = (&'static str, Rule, Extent);
 
 /// The tables of the families, and the rules that belong to none.
-const FAMILIES: [&[Entry]; 15] = [
+const FAMILIES: [&[Entry]; 16] = [
     &[("none", |_| Some(Vec::new()), Extent::Shapes), ("unknown", nothing_known, Extent::Unknown)],
     arrange::RULES,
     elementwise::RULES,
@@ -42,6 +43,7 @@ const FAMILIES: [&[Entry]; 15] = [
     lists::RULES,
     make::RULES,
     picture::RULES,
+    quantized::RULES,
     ragged::RULES,
     recurrent::RULES,
     reduce::RULES,

@@ -35,7 +35,11 @@ pub(super) fn register(ops: &mut Registry) {
     });
 }
 
-fn concat(mut inputs: Inputs) -> Result<Outputs> {
+/// Tensors joined along an axis, the last input.
+///
+/// # Errors
+/// InvalidArgument if there is no such axis, or another size differs.
+pub fn concat(mut inputs: Inputs) -> Result<Outputs> {
     let axis = inputs.pop().ok_or_else(|| Failure::invalid("ConcatV2 takes an axis"))?.to_i64()?;
     let first = inputs.first().ok_or_else(|| Failure::invalid("ConcatV2 takes at least one value"))?;
     let rank = first.rank() as i64;

@@ -70,7 +70,11 @@ fn shape_of(tensor: &Tensor) -> Result<Shape> {
     Shape::from_i64s(&vector(tensor, "shape", false)?)
 }
 
-fn reshape(x: Tensor, shape: &Tensor) -> Result<Tensor> {
+/// The same elements under the shape that a vector holds, of which one size may be -1.
+///
+/// # Errors
+/// InvalidArgument if that holds another number of elements.
+pub fn reshape(x: Tensor, shape: &Tensor) -> Result<Tensor> {
     let sizes = vector(shape, "sizes input", false)?;
     let mut unknown = None;
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();

@@ -80,7 +80,7 @@ fn cast_around(dtype: DType, wide: DType, mut kernel: HostKernel) -> HostKernel 
 
 /// `x` as `to`. A float is truncated towards zero; one that is out of range gives the result of the processor's
 /// conversion (as in TensorFlow): the least integer for int32 and int64. A complex number as a real one loses its
-/// imaginary part.
+/// imaginary part. A quantised number is the integer that it is stored as.
 ///
 /// # Errors
 /// InvalidArgument between strings and numbers.
@@ -88,6 +88,9 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
     let from = x.dtype();
     if from == to {
         return Ok(x);
+    }
+    if from.is_quantized() || to.is_quantized() {
+        return cast(x.retyped(from.stored_as())?, to.stored_as())?.retyped(to);
     }
     let found = match (from, to) {
         (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),

@@ -36,6 +36,14 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("MaxPoolGradGradV2", |node| sized_kernel(node, Kind::MaxGradGrad, 3));
 }
 
+/// The kernel of MaxPool, for the attributes of a node.
+///
+/// # Errors
+/// As [`PoolAttrs::of`].
+pub fn max_pool_kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    kernel(node, 2, Kind::Max)
+}
+
 fn kernel(node: &KernelNode, spatial: usize, kind: Kind) -> Result<Option<HostKernel>> {
     let (pool, over_channels) = PoolAttrs::of(node, spatial)?;
     if let Some((window, stride)) = over_channels {
@@ -186,7 +194,7 @@ impl Windows {
 
     /// Calls `f(window, pixels)` for every window, with the pixels of the input under it. The indices of windows and
     /// pixels count through the whole batch.
-    fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
+    pub fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
         let mut pixels = Vec::with_capacity(self.largest());
         let (mut window, mut pace) = (0, Pace::new());

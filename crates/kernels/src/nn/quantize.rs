@@ -6,7 +6,7 @@ use meshtf_tensor::{DType, Float, Numeric, Tensor, with_type};
 use smallvec::smallvec;
 
 use super::super::call::{axis, input_dtype, kernel as call, no_kernel, product, take};
-use super::super::{HostKernel, KernelNode, Registry};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs, Registry};
 
 pub(super) fn register(ops: &mut Registry) {
     ops.insert("FakeQuantWithMinMaxArgs", |node| {
@@ -27,7 +27,17 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("FakeQuantWithMinMaxVarsPerChannel", |node| by_inputs(node, true));
     ops.insert("FakeQuantWithMinMaxVarsGradient", |node| by_inputs_back(node, false));
     ops.insert("FakeQuantWithMinMaxVarsPerChannelGradient", |node| by_inputs_back(node, true));
-    ops.insert_all(["QuantizeAndDequantize", "QuantizeAndDequantizeV2", "QuantizeAndDequantizeV3"], there_and_back);
+    ops.insert_all(
+        ["QuantizeAndDequantize", "QuantizeAndDequantizeV2", "QuantizeAndDequantizeV3", "QuantizeAndDequantizeV4"],
+        there_and_back,
+    );
+    ops.insert("QuantizeAndDequantizeV4Grad", |node| {
+        let axis = rounded_axis(node)?;
+        let kernel = with_type!(input_dtype(node, 0)?, T => {
+            Box::new(move |inputs| passed_within::<T>(inputs, axis)) as HostKernel
+        }; F32 f32, F64 f64);
+        kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    });
 }
 
 fn for_f32(node: &KernelNode, kernel: HostKernel) -> Result<Option<HostKernel>> {
@@ -185,6 +195,14 @@ struct Rounding {
     axis: Option<i64>,
 }
 
+/// The attribute `axis`; `None` for a single range.
+fn rounded_axis(node: &KernelNode) -> Result<Option<i64>> {
+    match node.attrs.get("axis") {
+        Some(_) => Ok(Some(node.attrs.int("axis")?).filter(|&axis| axis != -1)),
+        None => Ok(None),
+    }
+}
+
 fn there_and_back(node: &KernelNode) -> Result<Option<HostKernel>> {
     let has = |name: &str| node.attrs.get(name).is_some();
     let rounding = Rounding {
@@ -192,7 +210,7 @@ fn there_and_back(node: &KernelNode) -> Result<Option<HostKernel>> {
         is_narrow: has("narrow_range") && node.attrs.bool("narrow_range")?,
         is_given: node.attrs.bool("range_given")?,
         half_up: has("round_mode") && node.attrs.str("round_mode")? == "HALF_UP",
-        axis: if has("axis") { Some(node.attrs.int("axis")?).filter(|&axis| axis != -1) } else { None },
+        axis: rounded_axis(node)?,
     };
     let bits = if has("num_bits") { Some(rounding.bits(node.attrs.int("num_bits")?)?) } else { None };
     let range = match has("input_min") {
@@ -313,4 +331,39 @@ impl Rounding {
         let even = |x: T| x.map(f32::round_ties_even, f64::round_ties_even);
         (if self.half_up { half(scaled) } else { even(scaled) }) * inverse
     }
+}
+
+/// The gradients of values within the range pass; others, and those of its ends, are 0.
+fn passed_within<T: Float>(inputs: Inputs, axis: Option<i64>) -> Result<Outputs> {
+    let [gradient, x, min, max] = take(inputs)?;
+    if gradient.shape() != x.shape() {
+        return Err(Failure::invalid("gradient and input must be the same size"));
+    }
+    let at = match axis {
+        Some(at) => Some(usize::try_from(at).ok().filter(|&at| at < x.rank()).ok_or_else(|| {
+            Failure::invalid(format!("axis must be -1, or a dimension of the input of rank {}, but is {at}", x.rank()))
+        })?),
+        None => None,
+    };
+    let (depth, inner) = at.map_or((1, x.len()), |at| (x.dims()[at], product(&x.dims()[at + 1..])));
+    for (name, end) in [("input_min", &min), ("input_max", &max)] {
+        if end.rank() != usize::from(at.is_some()) || end.len() != depth {
+            let why =
+                format!("{name} must be a scalar, or a vector of {depth} with an axis, but has shape {}", end.shape());
+            return Err(Failure::invalid(why));
+        }
+    }
+    x.shape().checked_elements(T::DTYPE)?;
+    let (mins, maxs) = (min.slice::<T>()?, max.slice::<T>()?);
+    let mut back = Vec::with_capacity(x.len());
+    let runs = x.slice::<T>()?.chunks(inner.max(1)).zip(gradient.slice::<T>()?.chunks(inner.max(1)));
+    for (i, (run, gradients)) in runs.enumerate() {
+        let (min, max) = (mins[i % depth], maxs[i % depth]);
+        back.extend(paced(run.iter().zip(gradients), 2).map(|(&x, &gradient)| {
+            let within = if x >= min && x <= max { T::ONE } else { T::ZERO };
+            gradient * within
+        }));
+    }
+    let ends = Tensor::zeros(T::DTYPE, min.shape().clone())?;
+    Ok(smallvec![Tensor::from_vec(x.shape().clone(), back), ends.clone(), ends])
 }

@@ -42,7 +42,7 @@ pub(super) fn register(ops: &mut Registry) {
 
 /// The mapping of a pixel of the output to a position in the input.
 #[derive(Clone, Copy, PartialEq)]
-enum Centers {
+pub enum Centers {
     /// The corner pixels coincide.
     Aligned,
     /// A pixel is a square around its centre.
@@ -52,14 +52,16 @@ enum Centers {
 }
 
 /// The two input pixels adjacent to an output pixel, and the weight of the second.
-struct Between {
-    lower: usize,
-    upper: usize,
-    share: f32,
+pub struct Between {
+    pub lower: usize,
+    pub upper: usize,
+    pub share: f32,
 }
 
 impl Centers {
-    fn of(node: &KernelNode) -> Result<Centers> {
+    /// # Errors
+    /// InvalidArgument if both attributes are set.
+    pub fn of(node: &KernelNode) -> Result<Centers> {
         match (node.attrs.bool("align_corners")?, node.attrs.bool("half_pixel_centers")?) {
             (true, true) => Err(Failure::invalid("If half_pixel_centers is True, align_corners must be False.")),
             (true, false) => Ok(Centers::Aligned),
@@ -85,7 +87,8 @@ impl Centers {
         }
     }
 
-    fn between(self, input: usize, output: usize) -> Vec<Between> {
+    /// The neighbours of each pixel along an axis.
+    pub fn between(self, input: usize, output: usize) -> Vec<Between> {
         let scale = self.scale(input, output);
         let one = |i| {
             let position = self.position(i, scale);
@@ -112,7 +115,11 @@ impl Centers {
         (0..output).map(one).collect()
     }
 
-    fn bilinear(self, images: &Tensor, size: &Tensor) -> Result<Tensor> {
+    /// Float32 images in another size.
+    ///
+    /// # Errors
+    /// As [`sizes`].
+    pub fn bilinear(self, images: &Tensor, size: &Tensor) -> Result<Tensor> {
         let ([batch, rows, columns, channels], [height, width]) = sizes(images, size)?;
         let shape = Shape::from([batch, height, width, channels]);
         let mut output = vec![0f32; shape.checked_elements(DType::F32)?];
@@ -325,7 +332,10 @@ fn as_f32<T: Numeric>(images: Tensor) -> Result<Tensor> {
 }
 
 /// The sizes of the images, and the requested height and width.
-fn sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
+///
+/// # Errors
+/// InvalidArgument if the images do not have four dimensions, or a size is not positive.
+pub fn sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
     let Ok(dims) = <[usize; 4]>::try_from(images.dims()) else {
         return Err(Failure::invalid(format!("input must be 4-dimensional, got {}", images.shape())));
     };

@@ -2,7 +2,7 @@
 
 use meshtf_loops::turn::Pace;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{DType, Shape, Tensor, with_type};
+use meshtf_tensor::{DType, Shape, Tensor, with_moved};
 
 use super::super::array::not_held;
 use super::super::call::{check_copies, ints, output_dtype, place, product};
@@ -124,15 +124,15 @@ fn sliced(values: &Tensor, slices: &[Slice]) -> Result<Tensor> {
     let shape: Shape = std::iter::once(rows).chain(values.dims()[1..].iter().copied()).collect();
     let count = shape.checked_elements(values.dtype())?;
     check_copies(values, count)?;
-    with_type!(values.dtype(), T => {
-        let all = values.slice::<T>()?;
+    with_moved!(values.dtype(), T => {
+        let all = values.moved::<T>()?;
         let mut out = Vec::with_capacity(count);
         let mut pace = Pace::new();
         for &(start, limit) in slices {
             pace.go(8 + (limit - start) * inner);
             out.extend_from_slice(&all[start * inner..limit * inner]);
         }
-        Ok(Tensor::from_vec(shape, out))
+        Ok(Tensor::from_moved(values.dtype(), shape, out))
     })
     .unwrap_or_else(|| not_held(values.dtype()))
 }

@@ -57,7 +57,7 @@ fn element(data: &Data, i: usize) -> String {
             }
         };
     }
-    show!(F16, BF16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64)
+    show!(F16, BF16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, QI8, QI16, QI32, QU8, QU16)
 }
 
 #[cfg(test)]

@@ -5,6 +5,11 @@ use crate::gradient::call::{Call, Grads, all, one};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("quantize_and_dequantize", |c| one(c.dy()?)),
+    ("quantize_and_dequantize_v4", |c| {
+        let inputs = [c.dy()?, c.x(0), c.x(1), c.x(2)];
+        let node = c.with_attrs("QuantizeAndDequantizeV4Grad", &inputs, &["axis"])?;
+        all([node, node.port(1), node.port(2)])
+    }),
     ("fake_quant_with_min_max_args", |c| {
         let inputs = [c.dy()?, c.x(0)];
         one(c.with_attrs("FakeQuantWithMinMaxArgsGradient", &inputs, &["min", "max", "num_bits", "narrow_range"])?)

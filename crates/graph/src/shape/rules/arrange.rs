@@ -34,7 +34,7 @@ pub(super) const RULES: &[Entry] = &[
     ("matrix_diag_part", matrix_diag_part, Extent::Unknown),
 ];
 
-fn reshape(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn reshape(call: &Call) -> Option<Vec<Fact>> {
     let elements = call.elements(0).map(<[Element]>::to_vec);
     Some(vec![Fact { dims: reshaped(call), elements, like: call.shape_of(1), ..Fact::default() }])
 }
@@ -185,7 +185,7 @@ fn concat_v2(call: &Call) -> Option<Vec<Fact>> {
     concatenated(call, 0..call.len().checked_sub(1)?, call.len() - 1)
 }
 
-fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> Option<Vec<Fact>> {
+pub(super) fn concatenated(call: &Call, parts: std::ops::Range<usize>, axis_in: usize) -> Option<Vec<Fact>> {
     let all: Vec<Option<Dims>> = parts.clone().map(|input| call.dims(input)).collect();
     let known_parts = all.iter().flatten();
     let rank = known_parts.clone().next().map(Vec::len)?;

@@ -35,7 +35,7 @@ pub(super) const RULES: &[Entry] = &[
 ];
 
 /// The shape of the first input.
-fn same(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn same(call: &Call) -> Option<Vec<Fact>> {
     like(call, 0)
 }
 
@@ -112,7 +112,7 @@ fn sum(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape to which both inputs broadcast.
-fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn broadcasting(call: &Call) -> Option<Vec<Fact>> {
     let is_scalar = |input: usize| call.dims(input).is_some_and(|dims| dims.is_empty());
     let like = match (call.like(0), call.like(1)) {
         (a, b) if a == b => a,
@@ -228,7 +228,7 @@ fn cast(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// The shape of the first input, whose number of channels is the number of elements of the second.
-fn bias(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn bias(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0).filter(|dims| dims.len() >= 2);
     if let (Some(dims), Some(bias)) = (&mut dims, call.dims(1)) {
         let channels_first = call.node.attrs.str("data_format") == Ok("NCHW");

@@ -127,7 +127,7 @@ fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fac
     one(dims)
 }
 
-fn conv2d(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn conv2d(call: &Call) -> Option<Vec<Fact>> {
     convolved(call, 4, None)
 }
 
@@ -162,7 +162,7 @@ fn pooled(call: &Call, rank: usize) -> Option<Vec<Fact>> {
     one(dims)
 }
 
-fn pool2d(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn pool2d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 4)
 }
 
@@ -288,7 +288,7 @@ fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
 }
 
 /// Images of the height and width in the second input.
-fn resize(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn resize(call: &Call) -> Option<Vec<Fact>> {
     let image = call.of_rank(0, 4)?;
     let size = super::picture::stated_size(call, 1)?;
     one(vec![image[0], size[0], size[1], image[3]])

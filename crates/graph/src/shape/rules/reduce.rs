@@ -91,7 +91,7 @@ fn unsorted_segment(call: &Call) -> Option<Vec<Fact>> {
     one([rows].into_iter().chain(data[ids.len()..].iter().copied()).collect())
 }
 
-fn matmul(call: &Call) -> Option<Vec<Fact>> {
+pub(super) fn matmul(call: &Call) -> Option<Vec<Fact>> {
     let matrix = |input| call.of_rank(input, 2).or_else(|| call.refuse(|| "both have to be matrices".to_owned()));
     let (a, b) = (matrix(0)?, matrix(1)?);
     let (across_a, across_b) = (call.bool("transpose_a")?, call.bool("transpose_b")?);
