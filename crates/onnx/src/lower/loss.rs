@@ -1,0 +1,5 @@
+//! To come.
+
+use super::Operator;
+
+pub const TABLE: &[Operator] = &[];
