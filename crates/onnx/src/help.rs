@@ -2,7 +2,7 @@
 
 use meshtf_graph::{Attr, Output};
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use crate::cx::Cx;
 use crate::emit::op;
@@ -187,6 +187,22 @@ impl Cx<'_> {
         }
         let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
         op!(self.em, "Squeeze", x; "squeeze_dims" => axes)
+    }
+
+    /// Axes that a step computes, of a tensor of this rank, counted from the beginning: `[count, 1]`.
+    pub fn open_axes(&mut self, axes: Output, rank: usize) -> Result<Output> {
+        let axes = self.long(axes)?;
+        let axes = op!(self.em, "Reshape", axes, [-1i64])?;
+        let axes = op!(self.em, "FloorMod", axes, rank as i64)?;
+        self.unsqueeze(axes, &[1])
+    }
+
+    /// States the rank of a tensor whose shape the rules do not infer.
+    pub fn of_rank(&mut self, x: Output, rank: usize) -> Result<Output> {
+        if self.em.dims(x).is_some() {
+            return Ok(x);
+        }
+        op!(self.em, "EnsureShape", x; "shape" => PartialShape(Some(vec![None; rank])))
     }
 
     /// Reduces some axes, which stay with size 1 if `keep` is true.

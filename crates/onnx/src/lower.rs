@@ -17,6 +17,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod rotary;
 pub mod sequence;
 mod shape;
 mod signal;
@@ -79,6 +80,7 @@ const FAMILIES: &[&[Operator]] = &[
     recurrent::TABLE,
     reduce::TABLE,
     resize::TABLE,
+    rotary::TABLE,
     sequence::TABLE,
     shape::TABLE,
     signal::TABLE,

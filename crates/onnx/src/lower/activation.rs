@@ -178,6 +178,12 @@ fn leaky_relu(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 
 fn prelu(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
+    // Before opset 7 a slope for each channel may come as a vector.
+    let (rank, own) = (cx.em.rank(x)?, cx.em.rank(slope)?);
+    let slope = match n.version < 7 && own == 1 && rank > 2 {
+        true => cx.unsqueeze(slope, &(1..rank - 1).collect::<Vec<_>>())?,
+        false => slope,
+    };
     let low = op!(cx.em, "Mul", slope, x)?;
     let negative = op!(cx.em, "Less", x, 0.0)?;
     one(op!(cx.em, "SelectV2", negative, low, x)?)

@@ -199,8 +199,8 @@ fn conv_transpose(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
                 let total = cx.compute("Sub", total, shape)?;
                 let half = cx.compute("FloorDiv", total, Size::Known(2))?;
                 let is_upper = matches!(window.padding, Padding::Same { is_upper: true });
-                // By the reference, the larger half lies before unless auto_pad is SAME_UPPER.
-                let first = if is_upper || !matches!(window.padding, Padding::Same { .. }) { half } else { cx.compute("Sub", total, half)? };
+                // The larger half lies before, unless auto_pad is SAME_UPPER.
+                let first = if is_upper { half } else { cx.compute("Sub", total, half)? };
                 before.push(first);
                 wanted.push(shape);
             }

@@ -205,6 +205,9 @@ fn scatter_nd(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let rank = cx.em.rank(x)?;
+    if n.version >= 10 && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none())) {
+        return open_slice(cx, n, x, rank);
+    }
     let (starts, ends, axes, steps) = if n.version < 10 {
         let list = |name: &str| n.ints(name).ok_or_else(|| Failure::invalid(format!("it states no {name}")));
         (cx.ints(list("starts")?)?, cx.ints(list("ends")?)?, n.ints("axes").map(<[i64]>::to_vec), None)
@@ -265,6 +268,34 @@ fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     }
     let (begin, end) = (cx.packed(&begin)?, cx.packed(&end)?);
     let y = op!(cx.em, "StridedSlice", x, begin, end, strides; "begin_mask" => begin_mask, "end_mask" => end_mask)?;
+    like(cx, x, y)
+}
+
+/// A slice whose axes or steps only a step computes: begin, end and stride of every axis are.
+fn open_slice(cx: &mut Cx, n: &Node, x: Output, rank: usize) -> Result<Vec<Value>> {
+    let mut lists = Vec::new();
+    let shape = cx.shape_of(x)?;
+    let (zeros, ones) = (cx.ints(&vec![0; rank])?, cx.ints(&vec![1; rank])?);
+    let starts = n.input(1)?;
+    let places = match n.maybe(3)? {
+        Some(axes) => cx.open_axes(axes, rank)?,
+        None => {
+            let count = cx.size(starts, 0)?;
+            let range = cx.range(count)?;
+            cx.unsqueeze(range, &[1])?
+        }
+    };
+    for (all, own) in [(zeros, Some(starts)), (shape, Some(n.input(2)?)), (ones, n.maybe(4)?)] {
+        lists.push(match own {
+            Some(own) => {
+                let own = cx.long(own)?;
+                op!(cx.em, "TensorScatterUpdate", all, places, own)?
+            }
+            None => all,
+        });
+    }
+    let y = op!(cx.em, "StridedSlice", x, lists[0], lists[1], lists[2])?;
+    let y = cx.of_rank(y, rank)?;
     like(cx, x, y)
 }
 
@@ -401,7 +432,7 @@ fn unique(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if !n.flag("sorted", true) {
         return Ok(vec![values.into(), first.into(), inverse.into(), counts.into()]);
     }
-    let order = sorted_order(cx, values, axis)?;
+    let order = sorted_order(cx, x, values, axis)?;
     let values = op!(cx.em, "GatherV2", values, order, axis as i64)?;
     let first = op!(cx.em, "GatherV2", first, order, 0i64)?;
     let counts = op!(cx.em, "GatherV2", counts, order, 0i64)?;
@@ -411,8 +442,9 @@ fn unique(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 }
 
 /// The order that sorts slices along an axis, by their elements one after another.
-fn sorted_order(cx: &mut Cx, x: Output, axis: usize) -> Result<Output> {
-    let rank = cx.em.rank(x)?;
+fn sorted_order(cx: &mut Cx, from: Output, x: Output, axis: usize) -> Result<Output> {
+    let rank = cx.em.rank(from)?;
+    let x = cx.of_rank(x, rank)?;
     let ascending = |cx: &mut Cx, keys: Output| -> Result<Output> {
         let shape = cx.shape_of(keys)?;
         let count = op!(cx.em, "GatherV2", shape, 0i64, 0i64)?;
@@ -427,7 +459,7 @@ fn sorted_order(cx: &mut Cx, x: Output, axis: usize) -> Result<Output> {
     // Sorted by the last element first, then by those before it, each time keeping the order of equal ones.
     let order: Vec<usize> = [axis].into_iter().chain((0..rank).filter(|&own| own != axis)).collect();
     let rows = cx.transpose(x, &order)?;
-    let inner: Option<usize> = (0..rank).filter(|&own| own != axis).map(|own| cx.em.size(x, own)).product();
+    let inner: Option<usize> = (0..rank).filter(|&own| own != axis).map(|own| cx.em.size(from, own)).product();
     let inner = inner.filter(|&inner| inner <= 256);
     let inner = inner.ok_or_else(|| unsupported("unsupported: sorted unique slices of more than 256 elements, or of an unknown number"))?;
     let rows = op!(cx.em, "Reshape", rows, [-1i64, inner as i64])?;

@@ -44,12 +44,29 @@ fn unary(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
     one(op!(cx.em, name, x)?)
 }
 
+/// A shift by more bits than there are, or by a negative number, leaves none: zero, or the sign.
 fn shift(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    match n.str("direction", "")? {
-        "LEFT" => two(cx, n, "LeftShift"),
-        "RIGHT" => two(cx, n, "RightShift"),
-        other => Err(Failure::invalid(format!("direction is {other:?}; it must be LEFT or RIGHT"))),
+    let (x, by) = (n.input(0)?, n.input(1)?);
+    let dtype = cx.em.dtype(x);
+    let bits = dtype.size().unwrap_or(1) as f64 * 8.0;
+    let is_left = match n.str("direction", "")? {
+        "LEFT" => true,
+        "RIGHT" => false,
+        other => return Err(Failure::invalid(format!("direction is {other:?}; it must be LEFT or RIGHT"))),
+    };
+    let mut is_beyond = op!(cx.em, "GreaterEqual", by, bits)?;
+    if dtype.is_signed_integer() {
+        let is_negative = op!(cx.em, "Less", by, 0.0)?;
+        is_beyond = op!(cx.em, "LogicalOr", is_beyond, is_negative)?;
     }
+    let last = cx.em.number(bits - 1.0, dtype)?;
+    let by = op!(cx.em, "SelectV2", is_beyond, last, by)?;
+    let y = op!(cx.em, if is_left { "LeftShift" } else { "RightShift" }, x, by)?;
+    if !is_left && dtype.is_signed_integer() {
+        return one(y);
+    }
+    let zero = cx.em.number(0.0, dtype)?;
+    one(op!(cx.em, "SelectV2", is_beyond, zero, y)?)
 }
 
 fn is_inf(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {

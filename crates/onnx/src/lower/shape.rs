@@ -289,22 +289,49 @@ fn each(cx: &mut Cx, x: Output, parts: Vec<Output>) -> Result<Vec<Value>> {
 }
 
 /// The axes of Squeeze and Unsqueeze, as an attribute or an input.
-fn stated_axes(cx: &mut Cx, n: &Node) -> Result<Option<Vec<i64>>> {
-    match (n.maybe(1)?, n.ints("axes")) {
-        (Some(axes), _) => cx.needed(axes, "axes").map(Some),
-        (None, axes) => Ok(axes.map(<[i64]>::to_vec)),
+enum Axes {
+    All,
+    Known(Vec<i64>),
+    /// A vector that a step computes, of so many axes.
+    Open(Output, usize),
+}
+
+fn stated_axes(cx: &mut Cx, n: &Node) -> Result<Axes> {
+    let Some(axes) = n.maybe(1)? else { return Ok(n.ints("axes").map_or(Axes::All, |axes| Axes::Known(axes.to_vec()))) };
+    match (cx.em.ints(axes), cx.em.dims(axes).as_deref()) {
+        (Some(known), _) => Ok(Axes::Known(known)),
+        (None, Some([])) => Ok(Axes::Open(axes, 1)),
+        (None, Some([Some(count)])) => Ok(Axes::Open(axes, *count)),
+        _ => Err(unsupported("unsupported: a number of axes that only a step computes")),
     }
+}
+
+/// 1 at the places of some axes, and 0 at the others.
+fn marked(cx: &mut Cx, axes: Output, count: usize, rank: usize) -> Result<Output> {
+    let places = cx.open_axes(axes, rank)?;
+    op!(cx.em, "ScatterNd", places, vec![1i64; count], [rank as i64])
 }
 
 fn squeeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let y = match stated_axes(cx, n)? {
-        Some(axes) => {
+        Axes::Known(axes) => {
             let rank = cx.em.rank(x)?;
             let axes = cx.axes(&axes, rank)?;
             cx.squeeze(x, &axes)?
         }
-        None => {
+        Axes::Open(axes, count) => {
+            let rank = cx.em.rank(x)?;
+            let marks = marked(cx, axes, count, rank)?;
+            let stays = op!(cx.em, "Equal", marks, 0i64)?;
+            let places = op!(cx.em, "Where", stays)?;
+            let places = op!(cx.em, "Reshape", places, [-1i64])?;
+            let shape = cx.shape_of(x)?;
+            let shape = op!(cx.em, "GatherV2", shape, places, 0i64)?;
+            let y = op!(cx.em, "Reshape", x, shape)?;
+            cx.of_rank(y, rank.saturating_sub(count))?
+        }
+        Axes::All => {
             let shape = cx.static_shape(x)?;
             let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| shape.dims()[axis] == 1).collect();
             cx.squeeze(x, &axes)?
@@ -315,7 +342,29 @@ fn squeeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 
 fn unsqueeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
-    let axes = stated_axes(cx, n)?.ok_or_else(|| Failure::invalid("it states no axes"))?;
+    let axes = match stated_axes(cx, n)? {
+        Axes::All => return Err(Failure::invalid("it states no axes")),
+        Axes::Known(axes) => axes,
+        Axes::Open(axes, count) => {
+            let rank = cx.em.rank(x)? + count;
+            let marks = marked(cx, axes, count, rank)?;
+            // The number of old axes before each new one.
+            let old = op!(cx.em, "Sub", 1.0, marks)?;
+            let places = op!(cx.em, "Cumsum", old, 0i64)?;
+            let places = op!(cx.em, "Sub", places, 1i64)?;
+            let places = op!(cx.em, "Maximum", places, 0i64)?;
+            // A scalar has no axes; one more size is taken nowhere.
+            let shape = cx.shape_of(x)?;
+            let shape = cx.pad(shape, &[(0, 1)], None)?;
+            let sizes = op!(cx.em, "GatherV2", shape, places, 0i64)?;
+            let is_new = op!(cx.em, "Equal", marks, 1i64)?;
+            let single = cx.em.constant(Tensor::scalar(1i64))?;
+            let sizes = op!(cx.em, "SelectV2", is_new, single, sizes)?;
+            let y = op!(cx.em, "Reshape", x, sizes)?;
+            let y = cx.of_rank(y, rank)?;
+            return like(cx, x, y);
+        }
+    };
     let rank = cx.em.rank(x)? + axes.len();
     let axes = cx.axes(&axes, rank)?;
     let y = cx.unsqueeze(x, &axes)?;
@@ -408,7 +457,8 @@ fn space_to_depth(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (low, narrow) = (cx.compute("FloorDiv", height, b)?, cx.compute("FloorDiv", width, b)?);
     let deep = cx.compute("Mul", depth, Size::Known(block * block))?;
     let y = cx.reshape(x, &[batch, depth, low, b, narrow, b])?;
-    let y = cx.transpose(y, &[0, 3, 5, 1, 2, 4])?;
+    let order: [usize; 6] = if n.str("mode", "DCR")? == "CRD" { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] };
+    let y = cx.transpose(y, &order)?;
     one(cx.reshape(y, &[batch, deep, low, narrow])?)
 }
 
@@ -421,10 +471,15 @@ fn sides(cx: &mut Cx, n: &Node, rank: usize) -> Result<Output> {
     let stated = cx.long(stated)?;
     let axes = match n.maybe(3)? {
         None => (0..rank).collect(),
-        Some(axes) => {
-            let axes = cx.needed(axes, "axes")?;
-            cx.axes(&axes, rank)?
-        }
+        Some(axes) => match cx.em.ints(axes) {
+            Some(axes) => cx.axes(&axes, rank)?,
+            None => {
+                let places = cx.open_axes(axes, rank)?;
+                let pairs = op!(cx.em, "Reshape", stated, [2i64, -1])?;
+                let pairs = cx.transpose(pairs, &[1, 0])?;
+                return op!(cx.em, "ScatterNd", places, pairs, [rank as i64, 2]);
+            }
+        },
     };
     let count = axes.len() as i64;
     let pairs = cx.reshape(stated, &[Size::Known(2), Size::Known(count)])?;
@@ -464,6 +519,15 @@ fn pad(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     };
     let Some((pads, axes)) = known else {
         let sides = sides(cx, n, rank)?;
+        if mode == "edge" || mode == "wrap" {
+            let mut sizes = Vec::new();
+            for axis in 0..rank {
+                let own = op!(cx.em, "GatherV2", sides, axis as i64, 0i64)?;
+                let (before, after) = (op!(cx.em, "GatherV2", own, 0i64, 0i64)?, op!(cx.em, "GatherV2", own, 1i64, 0i64)?);
+                sizes.push((Size::Of(before), Size::Of(after)));
+            }
+            return one(by_index(cx, x, &sizes, mode)?);
+        }
         return one(padded(cx, x, sides, mode, value)?);
     };
     if pads.len() != 2 * axes.len() {
@@ -484,6 +548,7 @@ fn pad(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         *side = (side.0.max(0), side.1.max(0));
     }
     if mode == "edge" || mode == "wrap" {
+        let sides: Vec<(Size, Size)> = sides.iter().map(|side| (Size::Known(side.0), Size::Known(side.1))).collect();
         return one(by_index(cx, y, &sides, mode)?);
     }
     let flat: Vec<i64> = sides.iter().flat_map(|side| [side.0, side.1]).collect();
@@ -502,11 +567,16 @@ fn padded(cx: &mut Cx, x: Output, sides: Output, mode: &str, value: Option<Outpu
 }
 
 /// Padding by taking the elements at certain places again.
-fn by_index(cx: &mut Cx, x: Output, sides: &[(i64, i64)], mode: &str) -> Result<Output> {
+fn by_index(cx: &mut Cx, x: Output, sides: &[(Size, Size)], mode: &str) -> Result<Output> {
     let mut y = x;
-    for (axis, &(before, after)) in sides.iter().enumerate().filter(|(_, side)| **side != (0, 0)) {
+    for (axis, &(before, after)) in sides.iter().enumerate() {
+        if matches!((before, after), (Size::Known(0), Size::Known(0))) {
+            continue;
+        }
         let size = cx.size(y, axis)?;
-        let total = cx.compute("AddV2", size, Size::Known(before + after))?;
+        let more = cx.compute("AddV2", before, after)?;
+        let total = cx.compute("AddV2", size, more)?;
+        let before = cx.scalar(before)?;
         let places = cx.range(total)?;
         let places = op!(cx.em, "Sub", places, before)?;
         let size = cx.scalar(size)?;
