@@ -273,46 +273,75 @@ fn fitted(cx: &mut Cx, x: Output, axis: usize, before: Size, size: Size) -> Resu
 
 /// Columns, each of a window's elements, are added up to an image.
 fn col_to_image(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    let x = n.input(0)?;
-    let image = cx.needed(n.input(1)?, "image_shape")?;
-    let block = cx.needed(n.input(2)?, "block_shape")?;
-    let window = Window::of(n, block.clone())?;
-    let spatial = window.spatial();
-    let (sides, _) = window.sides(cx, x)?;
-    if image.len() != spatial {
-        return Err(Failure::invalid("image_shape and block_shape differ in length"));
+    let (x, image, block) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let spatial = cx.em.size(image, 0).filter(|&spatial| (1..=8).contains(&spatial));
+    let spatial = spatial.ok_or_else(|| unsupported("unsupported: a number of spatial axes that is not known"))?;
+    let list = |name: &str, default: i64, count: usize| -> Result<Vec<i64>> {
+        let all = n.ints(name).map_or_else(|| vec![default; count], <[i64]>::to_vec);
+        let fits = all.len() == count && all.iter().all(|n| (0..1 << 20).contains(n));
+        if fits { Ok(all) } else { Err(Failure::invalid(format!("{name} is {all:?}"))) }
+    };
+    let (strides, dilations, pads) = (list("strides", 1, spatial)?, list("dilations", 1, spatial)?, list("pads", 0, 2 * spatial)?);
+    let (image, block) = (cx.long(image)?, cx.long(block)?);
+    let entry = |cx: &mut Cx, of: Output, i: usize| -> Result<Size> {
+        Ok(match cx.em.some_ints(of).and_then(|all| all.get(i).copied().flatten()) {
+            Some(size) => Size::Known(size),
+            None => Size::Of(op!(cx.em, "GatherV2", of, i as i64, 0i64)?),
+        })
+    };
+    let (mut sizes, mut blocks, mut whole, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for i in 0..spatial {
+        let (size, own) = (entry(cx, image, i)?, entry(cx, block, i)?);
+        let padded = cx.compute("AddV2", size, Size::Known(pads[i] + pads[spatial + i]))?;
+        let steps = cx.compute("Sub", own, Size::Known(1))?;
+        let extent = cx.compute("Mul", steps, Size::Known(dilations[i]))?;
+        let rest = cx.compute("Sub", padded, extent)?;
+        let rest = cx.compute("Sub", rest, Size::Known(1))?;
+        let count = cx.compute("FloorDiv", rest, Size::Known(strides[i].max(1)))?;
+        counts.push(cx.compute("AddV2", count, Size::Known(1))?);
+        sizes.push(size);
+        blocks.push(own);
+        whole.push(padded);
     }
-    let whole: Vec<i64> = (0..spatial).map(|i| image[i] + sides[i].0 + sides[i].1).collect();
-    let counts: Vec<i64> = (0..spatial).map(|i| (whole[i] - window.extent(i)).div_euclid(window.stride[i]) + 1).collect();
-    let (total, inner): (i64, i64) = (counts.iter().product(), block.iter().product());
-    let elements: i64 = whole.iter().product();
-    if total < 1 || total.saturating_mul(inner) > 1 << 26 {
-        return Err(unsupported("unsupported: an image of no windows, or of more than 67 million elements under windows"));
-    }
-    // The place in the padded image of each element of each window.
-    let mut places = vec![0i64; (total * inner) as usize];
-    for (at, place) in places.iter_mut().enumerate() {
-        let (mut within, mut position) = (at as i64 / total, at as i64 % total);
-        let mut stride = 1;
-        for i in (0..spatial).rev() {
-            *place += (position % counts[i] * window.stride[i] + within % block[i] * window.dilation[i]) * stride;
-            stride *= whole[i];
-            within /= block[i];
-            position /= counts[i];
+    // The place in the padded image of each element of each window: [block…, positions…].
+    let mut places: Option<Output> = None;
+    let mut stride = Size::Known(1);
+    for i in (0..spatial).rev() {
+        let mut along = Vec::new();
+        for (at, count, step) in [(i, blocks[i], dilations[i]), (spatial + i, counts[i], strides[i])] {
+            let range = cx.range(count)?;
+            let range = op!(cx.em, "Mul", range, step)?;
+            let dims: Vec<Size> = (0..2 * spatial).map(|own| if own == at { count } else { Size::Known(1) }).collect();
+            along.push(cx.reshape(range, &dims)?);
         }
+        let both = op!(cx.em, "AddV2", along[0], along[1])?;
+        let step = cx.scalar(stride)?;
+        let both = op!(cx.em, "Mul", both, step)?;
+        places = Some(match places {
+            None => both,
+            Some(other) => op!(cx.em, "AddV2", other, both)?,
+        });
+        stride = cx.compute("Mul", stride, whole[i])?;
     }
-    let batch = cx.size(x, 0)?;
-    let depth = cx.size(x, 1)?;
-    let channels = cx.compute("FloorDiv", depth, Size::Known(inner))?;
+    let places = places.ok_or_else(|| Failure::invalid("it has no spatial axes"))?;
+    let places = op!(cx.em, "Reshape", places, [-1i64])?;
+    let (batch, depth) = (cx.size(x, 0)?, cx.size(x, 1)?);
+    let inner = cx.product(&blocks)?;
+    let channels = cx.compute("FloorDiv", depth, inner)?;
     let rows = cx.compute("Mul", batch, channels)?;
-    let flat = cx.reshape(x, &[rows, Size::Known(total * inner)])?;
+    let total = cx.product(&counts)?;
+    let columns = cx.compute("Mul", inner, total)?;
+    let flat = cx.reshape(x, &[rows, columns])?;
     let flat = cx.transpose(flat, &[1, 0])?;
+    let elements = cx.product(&whole)?;
+    let elements = cx.scalar(elements)?;
     let sums = op!(cx.em, "UnsortedSegmentSum", flat, places, elements)?;
     let sums = cx.transpose(sums, &[1, 0])?;
-    let sizes: Vec<Size> = [batch, channels].into_iter().chain(whole.iter().map(|&size| Size::Known(size))).collect();
-    let mut y = cx.reshape(sums, &sizes)?;
+    let padded: Vec<Size> = [batch, channels].into_iter().chain(whole).collect();
+    let mut y = cx.reshape(sums, &padded)?;
     for i in 0..spatial {
-        y = cx.slice(y, i + 2, Size::Known(sides[i].0), Some(Size::Known(sides[i].0 + image[i])))?;
+        let end = cx.compute("AddV2", sizes[i], Size::Known(pads[i]))?;
+        y = cx.slice(y, i + 2, Size::Known(pads[i]), Some(end))?;
     }
     one(y)
 }

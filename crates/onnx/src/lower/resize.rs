@@ -116,7 +116,7 @@ fn resize(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         if is_same && cx.em.floats(scale).is_some_and(|all| all == [1.0]) && n.str("coordinate_transformation_mode", "")? != "tf_crop_and_resize" {
             continue;
         }
-        let at = coordinates(cx, n, own, size, scale, (i, axes.len()), is_new)?;
+        let at = coordinates(cx, n, own, size, scale, (i, axes.len()), (is_new, sizes.is_some()))?;
         let own_wide = wide(cx, own)?;
         let along = Along { own: own_wide, scale, at, n };
         y = match mode {
@@ -176,7 +176,7 @@ fn coordinates(
     new: Size,
     scale: Output,
     (i, count): (usize, usize),
-    is_new: bool,
+    (is_new, has_sizes): (bool, bool),
 ) -> Result<Output> {
     let range = cx.range(new)?;
     let x = cx.cast(range, DType::F64)?;
@@ -184,7 +184,9 @@ fn coordinates(
         let at = op!(cx.em, "AddV2", x, 0.5)?;
         op!(cx.em, "RealDiv", at, scale)
     };
-    let (own, last) = (wide(cx, own)?, wide(cx, new)?);
+    // By scales, the new size is the product before it is rounded.
+    let own = wide(cx, own)?;
+    let last = if has_sizes { wide(cx, new)? } else { op!(cx.em, "Mul", own, scale)? };
     let steps = op!(cx.em, "Sub", last, 1.0)?;
     let extent = op!(cx.em, "Sub", own, 1.0)?;
     let mode = if is_new { n.str("coordinate_transformation_mode", "half_pixel")? } else { "asymmetric" };
@@ -195,7 +197,8 @@ fn coordinates(
         }
         "half_pixel_symmetric" => {
             let ideal = op!(cx.em, "Mul", own, scale)?;
-            let adjustment = op!(cx.em, "RealDiv", last, ideal)?;
+            let whole = wide(cx, new)?;
+            let adjustment = op!(cx.em, "RealDiv", whole, ideal)?;
             let rest = op!(cx.em, "Sub", 1.0, adjustment)?;
             let centre = op!(cx.em, "Mul", own, 0.5)?;
             let offset = op!(cx.em, "Mul", centre, rest)?;

@@ -264,6 +264,13 @@ fn split(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let keep = n.flag("keepdims", true);
     let (sizes, squeezes) = match n.maybe(1)? {
         None => (vec![1; usize::try_from(size).unwrap_or(0)], !keep),
+        Some(split) if cx.em.ints(split).is_none() && cx.em.rank(split)? == 1 => {
+            // As many parts as there are sizes, which a step computes.
+            let count = cx.em.size(split, 0).filter(|&count| count <= 1 << 16);
+            let count = count.ok_or_else(|| unsupported("unsupported: a sequence of as many parts as only a step tells"))?;
+            let args = vec![x.into(), split.into(), (axis as i32).into()];
+            return list(cx.em.many("SplitV", args, &[("num_split", Attr::Int(count as i64))], count)?);
+        }
         Some(split) => {
             let stated = cx.needed(split, "split")?;
             match (cx.em.rank(split)?, stated.first()) {

@@ -82,11 +82,35 @@ fn pairs(cx: &mut Cx, x: Output, dtype: DType) -> Result<Output> {
 }
 
 fn transform(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    let (x, length) = (n.input(0)?, n.maybe(1)?);
+    let x = n.input(0)?;
     let rank = cx.em.rank(x)?;
     let axis = if n.version >= 20 {
         match n.maybe(2)? {
-            Some(axis) => *cx.needed(axis, "axis")?.first().unwrap_or(&-2),
+            Some(axis) => match cx.em.ints(axis) {
+                Some(axis) => *axis.first().unwrap_or(&-2),
+                None => {
+                    // The axis is moved to the end of the others, and back after the transform.
+                    let axis = cx.reshape(axis, &[])?;
+                    let axis = cx.long(axis)?;
+                    let axis = op!(cx.em, "FloorMod", axis, rank as i64)?;
+                    let all = cx.range(Size::Known(rank as i64 - 1))?;
+                    let others = op!(cx.em, "NotEqual", all, axis)?;
+                    let others = op!(cx.em, "Where", others)?;
+                    let others = op!(cx.em, "Reshape", others, [-1i64])?;
+                    let axis = cx.unsqueeze(axis, &[0])?;
+                    let end = cx.ints(&[rank as i64 - 1])?;
+                    let order = cx.concat(&[others, axis, end], 0)?;
+                    let moved = op!(cx.em, "Transpose", x, order)?;
+                    let last = cx.em.size(x, rank - 1);
+                    let mut dims = vec![None; rank];
+                    dims[rank - 1] = last;
+                    let moved = op!(cx.em, "EnsureShape", moved; "shape" => meshtf_tensor::PartialShape(Some(dims)))?;
+                    let y = transformed(cx, n, moved, rank - 2)?;
+                    let back = op!(cx.em, "InvertPermutation", order)?;
+                    let y = op!(cx.em, "Transpose", y, back)?;
+                    return one(cx.of_rank(y, rank)?);
+                }
+            },
             None => -2,
         }
     } else {
@@ -96,6 +120,12 @@ fn transform(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if axis + 1 == rank {
         return Err(Failure::invalid("its axis is that of the real and imaginary parts"));
     }
+    one(transformed(cx, n, x, axis)?)
+}
+
+/// The transform along an axis.
+fn transformed(cx: &mut Cx, n: &Node, x: Output, axis: usize) -> Result<Output> {
+    let (rank, length) = (cx.em.rank(x)?, n.maybe(1)?);
     let (is_inverse, is_half) = (n.flag("inverse", false), n.flag("onesided", false));
     let (z, _) = complex(cx, x)?;
     let (mut moved, back) = cx.moved_last(z, axis)?;
@@ -127,7 +157,7 @@ fn transform(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         let y = op!(cx.em, "IRFFT", moved, whole; "Treal" => to)?;
         let y = cx.transpose(y, &back)?;
         let y = cx.unsqueeze(y, &[rank - 1])?;
-        return one(cx.cast(y, cx.em.dtype(x))?);
+        return cx.cast(y, cx.em.dtype(x));
     }
     if let Some(wanted) = wanted {
         moved = resized(cx, moved, last, own, wanted)?;
@@ -136,7 +166,7 @@ fn transform(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let y = if is_half { half_of(cx, y, last)? } else { y };
     let y = cx.transpose(y, &back)?;
     let dtype = cx.em.dtype(x);
-    one(pairs(cx, y, dtype)?)
+    pairs(cx, y, dtype)
 }
 
 /// The first half of a spectrum, and the middle.

@@ -279,7 +279,7 @@ fn image_decoder(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let bytes = cx.cast(x, DType::U8)?;
     let places = cx.long(bytes)?;
     let characters = op!(cx.em, "GatherV2", byte_strings(), places, 0i64)?;
-    let text = op!(cx.em, "ReduceJoin", characters, [0i64])?;
+    let text = op!(cx.em, "ReduceJoin", characters, Tensor::vector(vec![0i32]))?;
     let channels = match n.str("pixel_format", "RGB")? {
         "Grayscale" => 1i64,
         _ => 3,
