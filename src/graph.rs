@@ -322,7 +322,7 @@ pub use meshtf_graph::json::to_json;
 /// ```
 /// use meshtf::graph::{Graph, read};
 ///
-/// // A file's bytes: a graph.json, or a GraphDef.
+/// // A file's bytes: a graph.json, a GraphDef, or an ONNX model.
 /// let bytes = br#"{ "version": 1, "nodes": { "y": { "op": "AddV2", "inputs": [40, 2] } }, "fetch": ["y"] }"#;
 /// let program = read(bytes)?;
 /// let graph = Graph::new(program.nodes)?;
@@ -333,4 +333,4 @@ pub use meshtf_graph::json::to_json;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
-pub use meshtf_train::model::file::read;
+pub use crate::program_file::read;

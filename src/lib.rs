@@ -66,6 +66,7 @@ mod mesh;
 pub mod model;
 mod node;
 pub mod plan;
+mod program_file;
 mod protocol;
 mod random;
 mod runtime;

@@ -66,6 +66,8 @@ pub enum Captured {
 #[derive(Default)]
 struct Scope {
     names: HashMap<String, Value>,
+    /// The shapes that the graph states for its values, for those whose rank is not inferred.
+    stated: HashMap<String, PartialShape>,
     /// Whether it is the body of a function, which sees no other names.
     is_closed: bool,
 }
@@ -239,7 +241,35 @@ impl<'o> Cx<'o> {
             let bound = self.held_constant(&named, value, elem)?;
             self.bind(name, bound.into());
         }
+        if let Some(scope) = self.scopes.last_mut() {
+            for info in graph.value_info.iter().chain(&graph.output) {
+                if let Ok(Some((_, shape))) = tensor_type(info.r#type.as_ref())
+                    && shape.0.is_some()
+                {
+                    scope.stated.insert(info.name.clone(), shape);
+                }
+            }
+        }
         self.nodes(&graph.node, &[])
+    }
+
+    /// An output whose rank is known if the model states it.
+    fn as_stated(&mut self, name: &str, value: Value) -> Result<Value> {
+        let Value::Tensor(output) = value else { return Ok(value) };
+        if self.em.dims(output).is_some() || self.em.dtype(output).is_handle() {
+            return Ok(value);
+        }
+        // Of the sizes only the rank is taken: exporters state sizes that hold for one example.
+        let rank = self.scopes.last().and_then(|scope| scope.stated.get(name)).and_then(|shape| shape.0.as_ref()).map(Vec::len);
+        match rank {
+            Some(rank) => {
+                let elem = self.em.elem(output);
+                let known = self.of_rank(output, rank)?;
+                self.em.set_elem(known, elem);
+                Ok(known.into())
+            }
+            None => Ok(value),
+        }
     }
 
     fn named_scope(&self, name: &str) -> String {
@@ -283,8 +313,11 @@ impl<'o> Cx<'o> {
                 lower::node(self, &node)
             }
         };
+        let bound = outputs.and_then(|outputs| {
+            proto.output.iter().zip(outputs).map(|(name, value)| Ok((name, self.as_stated(name, value)?))).collect::<Result<Vec<_>>>()
+        });
         self.em.set_scope(before);
-        for (name, value) in proto.output.iter().zip(outputs?) {
+        for (name, value) in bound? {
             self.bind(name, value);
         }
         Ok(())

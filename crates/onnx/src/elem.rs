@@ -16,6 +16,7 @@ impl Elem {
     pub const INT8: Elem = Elem(3);
     pub const STRING: Elem = Elem(8);
     pub const BOOL: Elem = Elem(9);
+    pub const BFLOAT16: Elem = Elem(16);
     pub const F8_E4M3FN: Elem = Elem(17);
     pub const F8_E4M3FNUZ: Elem = Elem(18);
     pub const F8_E5M2: Elem = Elem(19);

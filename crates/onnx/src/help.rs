@@ -170,6 +170,18 @@ impl Cx<'_> {
         crate::axis(axis, rank).ok_or_else(|| Failure::invalid(format!("axis {axis} is not one of a tensor of rank {rank}")))
     }
 
+    /// As [`axis`](Cx::axis), of a tensor whose rank may not be known: an axis counted from the beginning is one nevertheless.
+    ///
+    /// # Errors
+    /// As [`axis`](Cx::axis); Unimplemented for an axis counted from an end that is not known.
+    pub fn axis_of(&self, x: Output, axis: i64) -> Result<usize> {
+        match (self.em.dims(x), usize::try_from(axis)) {
+            (Some(dims), _) => self.axis(axis, dims.len()),
+            (None, Ok(axis)) => Ok(axis),
+            (None, Err(_)) => Err(unsupported(format!("unsupported: axis {axis} of a tensor whose rank is not known"))),
+        }
+    }
+
     pub fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<usize>> {
         axes.iter().map(|&axis| self.axis(axis, rank)).collect()
     }

@@ -2,7 +2,7 @@
 
 use meshtf_graph::graphdef;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{Data, Tensor};
+use meshtf_tensor::Tensor;
 use prost::Message as _;
 use prost::bytes::Bytes;
 
@@ -70,15 +70,21 @@ impl Port {
         proto.tensor_values.iter().map(|proto| self.tensor_of(proto, elem).map(|tensor| serialized(&tensor))).collect()
     }
 
+    /// Whether its values are written as protos: NumPy has no dtype for them.
+    pub fn is_proto(&self) -> bool {
+        match self.kind {
+            Kind::Tensor(elem) => elem.is_held() || matches!(elem, Elem::STRING | Elem::BFLOAT16),
+            Kind::Sequence(_) | Kind::Optional(_) | Kind::OptionalSequence(_) => true,
+        }
+    }
+
     /// A fetched value in the form in which it is written.
     ///
     /// # Errors
     /// InvalidArgument if a sequence's strings are no tensors.
     pub fn shown(&self, value: &Tensor) -> Result<Shown> {
         let proto = match self.kind {
-            Kind::Tensor(elem) if !elem.is_held() && !matches!(value.data(), Data::String(_) | Data::BF16(_)) => {
-                return Ok(Shown::Tensor(value.clone()));
-            }
+            Kind::Tensor(_) if !self.is_proto() => return Ok(Shown::Tensor(value.clone())),
             Kind::Tensor(elem) => weight::to_proto(value, elem, &self.name).encode_to_vec(),
             Kind::Sequence(elem) => self.sequence(value.slice::<Vec<u8>>()?, elem)?.encode_to_vec(),
             Kind::Optional(elem) => {

@@ -50,8 +50,7 @@ fn like(cx: &mut Cx, x: Output, y: Output) -> Result<Vec<Value>> {
 
 fn gather(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (x, indices) = (n.input(0)?, n.input(1)?);
-    let rank = cx.em.rank(x)?;
-    let axis = cx.axis(n.int("axis", 0), rank)?;
+    let axis = cx.axis_of(x, n.int("axis", 0))?;
     let size = cx.size(x, axis)?;
     let indices = wrapped(cx, indices, size)?;
     let y = op!(cx.em, "GatherV2", x, indices, axis as i64)?;

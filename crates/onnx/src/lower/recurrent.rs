@@ -206,6 +206,7 @@ struct Ran {
 fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
     let is_batch_first = n.flag("layout", false);
     let x = n.input(0)?;
+    let x = cx.of_rank(x, 3)?;
     let x = if is_batch_first { cx.transpose(x, &[1, 0, 2])? } else { x };
     let (weights, recurrent) = (n.input(1)?, n.input(2)?);
     let directions: &[bool] = match n.str("direction", "forward")? {

@@ -217,6 +217,10 @@ fn expand(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 
 fn transpose(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
+    let x = match n.ints("perm") {
+        Some(order) if cx.em.dims(x).is_none() => cx.of_rank(x, order.len())?,
+        _ => x,
+    };
     let rank = cx.em.rank(x)?;
     let order: Vec<usize> = match n.ints("perm") {
         Some(order) => cx.axes(order, rank)?,
@@ -316,8 +320,7 @@ fn squeeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let y = match stated_axes(cx, n)? {
         Axes::Known(axes) => {
-            let rank = cx.em.rank(x)?;
-            let axes = cx.axes(&axes, rank)?;
+            let axes = axes.iter().map(|&axis| cx.axis_of(x, axis)).collect::<Result<Vec<_>>>()?;
             cx.squeeze(x, &axes)?
         }
         Axes::Open(axes, count) => {
@@ -365,8 +368,10 @@ fn unsqueeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
             return like(cx, x, y);
         }
     };
-    let rank = cx.em.rank(x)? + axes.len();
-    let axes = cx.axes(&axes, rank)?;
+    let axes = match cx.em.dims(x) {
+        Some(dims) => cx.axes(&axes, dims.len() + axes.len())?,
+        None => axes.iter().map(|&axis| cx.axis_of(x, axis)).collect::<Result<Vec<_>>>()?,
+    };
     let y = cx.unsqueeze(x, &axes)?;
     like(cx, x, y)
 }

@@ -14,7 +14,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 
 /// A step that is still under way after this hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Hub(Mutex<Sender<Result<Vec<Tensor>>>>);
 
