@@ -295,6 +295,10 @@ impl GraphArgs {
                     read.get_or_insert(unseen);
                     Ok(whole)
                 }
+                None if let Some(port) = ports.input(tensor).filter(|port| port.is_list()) => {
+                    let element = port.dtype().map_err(|failure| failure.message);
+                    element.and_then(|dtype| fed(value, dtype)).map(|value| port.fed_tensor(value))
+                }
                 None => {
                     fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output))
                 }

@@ -1,6 +1,8 @@
 //! The lowering of a graph, node by node: names and their values, functions inlined, subgraphs as graphs of their own.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use meshtf_graph::{Attr, Output};
 use meshtf_tensor::failure::{Failure, Result};
@@ -17,7 +19,7 @@ use crate::weight::{self, Files};
 /// Deepest nesting of functions and subgraphs.
 const MAX_DEPTH: usize = 24;
 
-/// Most nodes that a model may become, counting those that are later found to be unused.
+/// Most nodes of a model, those of a function or a loop as often as they are lowered.
 const MAX_NODES: usize = meshtf_graph::MAX_NODES;
 
 /// The parts of a model that all of its graphs share.
@@ -50,6 +52,8 @@ pub struct Cx<'o> {
     /// The outer values that a subgraph uses, and the placeholders that stand for them.
     pub captured: Vec<(Captured, Value)>,
     depth: usize,
+    /// The number of nodes that were lowered, here and in all subgraphs.
+    lowered: Rc<Cell<usize>>,
     /// Tensors of the file that are beside the model, by the address of their message.
     weights: &'o HashMap<*const crate::proto::TensorProto, (Tensor, Elem)>,
 }
@@ -86,6 +90,7 @@ impl<'o> Cx<'o> {
             outer: None,
             captured: Vec::new(),
             depth: 0,
+            lowered: Rc::default(),
             weights,
         }
     }
@@ -101,6 +106,7 @@ impl<'o> Cx<'o> {
         let mut child: Cx<'c> = Cx::new(self.library, self.opsets.last().cloned().unwrap_or_default(), self.weights);
         child.outer = Some(self);
         child.depth = self.depth + 1;
+        child.lowered = Rc::clone(&self.lowered);
         Ok(child)
     }
 
@@ -281,8 +287,9 @@ impl<'o> Cx<'o> {
     /// Lowers nodes. They are in order in a valid model.
     fn nodes(&mut self, nodes: &[NodeProto], given: &[AttributeProto]) -> Result<()> {
         for proto in nodes {
-            if self.em.graph().len() > MAX_NODES {
-                return Err(Failure::invalid(format!("the model becomes more than {MAX_NODES} nodes")));
+            self.lowered.set(self.lowered.get() + 1);
+            if self.lowered.get() > MAX_NODES {
+                return Err(Failure::invalid(format!("the model has more than {MAX_NODES} nodes, those of its functions counted for each call")));
             }
             let name = if proto.name.is_empty() { proto.output.first() } else { Some(&proto.name) };
             let name = name.map_or(proto.op_type.as_str(), String::as_str);

@@ -84,6 +84,9 @@ pub(crate) use op;
 /// Constants up to so many bytes are shared by the nodes that use them.
 const SHARED_BYTES: usize = 64;
 
+/// Greatest rank of a tensor.
+const MAX_RANK: usize = 32;
+
 /// Largest constant whose elements a lowering computes with.
 pub const MAX_FOLDED: usize = 1 << 16;
 
@@ -306,9 +309,14 @@ impl Emitter {
     /// # Errors
     /// Unimplemented if it is not known.
     pub fn rank(&self, output: Output) -> Result<usize> {
-        self.dims(output).map(|dims| dims.len()).ok_or_else(|| {
-            crate::unsupported(format!("unsupported: the rank of {} is not known", self.graph.tensor_name(output)))
-        })
+        match self.dims(output).map(|dims| dims.len()) {
+            Some(rank @ ..=MAX_RANK) => Ok(rank),
+            Some(rank) => Err(crate::unsupported(format!("unsupported: a tensor of rank {rank}; the limit is {MAX_RANK}"))),
+            None => {
+                let name = self.graph.tensor_name(output);
+                Err(crate::unsupported(format!("unsupported: the rank of {name} is not known")))
+            }
+        }
     }
 
     /// The size along an axis, if it is known.

@@ -2,7 +2,7 @@
 
 use meshtf_graph::graphdef;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::Tensor;
+use meshtf_tensor::{DType, Tensor};
 use prost::Message as _;
 use prost::bytes::Bytes;
 
@@ -56,6 +56,30 @@ impl Port {
             }
         };
         Ok(Tensor::vector(strings))
+    }
+
+    /// Whether it is a sequence or an optional, which steps are fed as strings.
+    pub fn is_list(&self) -> bool {
+        !matches!(self.kind, Kind::Tensor(_))
+    }
+
+    /// The tensor that a step is fed, from one of the port's elements.
+    pub fn fed_tensor(&self, value: Tensor) -> Fed {
+        match self.kind {
+            Kind::Tensor(_) => value,
+            Kind::Optional(_) | Kind::Sequence(_) => Tensor::vector(vec![serialized(&value)]),
+            Kind::OptionalSequence(_) => Tensor::vector(vec![Vec::new(), serialized(&value)]),
+        }
+    }
+
+    /// The dtype of its elements.
+    ///
+    /// # Errors
+    /// Unimplemented for a type that onnx does not define.
+    pub fn dtype(&self) -> Result<DType> {
+        match self.kind {
+            Kind::Tensor(elem) | Kind::Sequence(elem) | Kind::Optional(elem) | Kind::OptionalSequence(elem) => elem.dtype(),
+        }
     }
 
     fn tensor_of(&self, proto: &TensorProto, elem: Elem) -> Result<Tensor> {

@@ -54,6 +54,7 @@ pub fn convolved(
     group: i64,
 ) -> Result<Output> {
     let spatial = window.spatial();
+    let x = cx.of_rank(x, spatial + 2)?;
     if cx.em.rank(x)? != spatial + 2 {
         return Err(Failure::invalid(format!("its input has the rank {}, and its filter {}", cx.em.rank(x)?, spatial + 2)));
     }

@@ -319,8 +319,11 @@ fn marked(cx: &mut Cx, axes: Output, count: usize, rank: usize) -> Result<Output
 fn squeeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let y = match stated_axes(cx, n)? {
+        Axes::Known(axes) if cx.em.dims(x).is_none() && !axes.is_empty() => {
+            op!(cx.em, "Squeeze", x; "squeeze_dims" => axes)?
+        }
         Axes::Known(axes) => {
-            let axes = axes.iter().map(|&axis| cx.axis_of(x, axis)).collect::<Result<Vec<_>>>()?;
+            let axes = cx.axes(&axes, cx.em.rank(x)?)?;
             cx.squeeze(x, &axes)?
         }
         Axes::Open(axes, count) => {
@@ -370,6 +373,10 @@ fn unsqueeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     };
     let axes = match cx.em.dims(x) {
         Some(dims) => cx.axes(&axes, dims.len() + axes.len())?,
+        None if axes.len() == 1 => {
+            let y = op!(cx.em, "ExpandDims", x, axes[0])?;
+            return like(cx, x, y);
+        }
         None => axes.iter().map(|&axis| cx.axis_of(x, axis)).collect::<Result<Vec<_>>>()?,
     };
     let y = cx.unsqueeze(x, &axes)?;

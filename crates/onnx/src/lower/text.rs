@@ -78,7 +78,9 @@ fn split(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let sizes = cx.sizes(x)?;
     let flat = op!(cx.em, "Reshape", x, [-1i64])?;
     let (separator, most) = (n.str("delimiter", "")?, n.int("maxsplit", -1));
-    let args = vec![flat.into(), separator.into()];
+    // Of words, white space before the first and after the last does not count.
+    let text = if separator.is_empty() { op!(cx.em, "StringStrip", flat)? } else { flat };
+    let args = vec![text.into(), separator.into()];
     let parts = cx.em.many("StringSplitV2", args, &[("maxsplit", most.into())], 3)?;
     let (places, values, shape) = (parts[0], parts[1], parts[2]);
     let empty = cx.em.constant(Tensor::scalar(Vec::<u8>::new()))?;
