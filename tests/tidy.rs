@@ -16,7 +16,8 @@ const MOST_COLUMNS: usize = 130;
 const LEFTOVERS: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
 
 /// Crates without a runtime, a network, a clock, a thread or a file system: time and randomness are arguments.
-const PURE: &[&str] = &["crates/tensor", "crates/graph", "crates/lowering", "crates/onnx", "crates/train", "crates/recorded"];
+const PURE: &[&str] =
+    &["crates/tensor", "crates/graph", "crates/lowering", "crates/onnx", "crates/train", "crates/recorded"];
 const IMPURE: &[&str] =
     &["std::time", "std::thread", "std::net", "std::process", "std::env", "std::fs", "Instant::now", "SystemTime"];
 

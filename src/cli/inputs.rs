@@ -43,9 +43,8 @@ pub(super) struct GraphArgs {
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
     /// Value of a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
-    /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not; for an input of an ONNX model also its
-    /// proto, x.pb.
-    /// Text that begins with @ is quoted, NAME='"@text"'
+    /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not.
+    /// For an input of an ONNX model it may also be ONNX's proto, x.pb. Text that begins with @ is quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
     /// Node to run without fetching its outputs; repeatable, or separated by commas

@@ -181,12 +181,7 @@ pub(super) fn files_of(folder: &Path, names: &[String], ports: &Ports) -> Vec<Pa
 }
 
 /// Writes each value to its file ([`files_of`]), each whole or not at all, and returns the files.
-pub(super) fn save(
-    folder: &Path,
-    names: &[String],
-    values: &[Tensor],
-    ports: &Ports,
-) -> Result<Vec<PathBuf>, Trouble> {
+pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor], ports: &Ports) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
     let files = files_of(folder, names, ports);
     let mut arrays = Vec::with_capacity(values.len());

@@ -20,7 +20,7 @@ use crate::weight::{self, Files};
 const MAX_DEPTH: usize = 24;
 
 /// Most nodes of a model, those of a function or a loop as often as they are lowered.
-const MAX_NODES: usize = meshtf_graph::MAX_NODES;
+const MAX_NODES: usize = 1 << 18;
 
 /// The parts of a model that all of its graphs share.
 pub struct Library<'m> {
@@ -164,7 +164,9 @@ impl<'o> Cx<'o> {
             Value::Sequence(Sequence::Listed(all)) => {
                 Value::Sequence(Sequence::Listed(all.iter().map(|&output| one(output)).collect::<Result<_>>()?))
             }
-            Value::Sequence(Sequence::Packed(strings, of)) => Value::Sequence(Sequence::Packed(one(*strings)?, of.clone())),
+            Value::Sequence(Sequence::Packed(strings, of)) => {
+                Value::Sequence(Sequence::Packed(one(*strings)?, of.clone()))
+            }
             Value::Maybe(strings, of, is_sequence) => Value::Maybe(one(*strings)?, of.clone(), *is_sequence),
             Value::Optional(None) => Value::Optional(None),
             Value::Optional(Some(inner)) => Value::Optional(Some(Box::new(self.capture(owner, inner)?))),
@@ -266,7 +268,12 @@ impl<'o> Cx<'o> {
             return Ok(value);
         }
         // Of the sizes only the rank is taken: exporters state sizes that hold for one example.
-        let rank = self.scopes.last().and_then(|scope| scope.stated.get(name)).and_then(|shape| shape.0.as_ref()).map(Vec::len);
+        let rank = self
+            .scopes
+            .last()
+            .and_then(|scope| scope.stated.get(name))
+            .and_then(|shape| shape.0.as_ref())
+            .map(Vec::len);
         match rank {
             Some(rank) => {
                 let elem = self.em.elem(output);
@@ -289,7 +296,9 @@ impl<'o> Cx<'o> {
         for proto in nodes {
             self.lowered.set(self.lowered.get() + 1);
             if self.lowered.get() > MAX_NODES {
-                return Err(Failure::invalid(format!("the model has more than {MAX_NODES} nodes, those of its functions counted for each call")));
+                return Err(Failure::invalid(format!(
+                    "the model has more than {MAX_NODES} nodes, those of its functions counted for each call"
+                )));
             }
             let name = if proto.name.is_empty() { proto.output.first() } else { Some(&proto.name) };
             let name = name.map_or(proto.op_type.as_str(), String::as_str);
@@ -321,7 +330,12 @@ impl<'o> Cx<'o> {
             }
         };
         let bound = outputs.and_then(|outputs| {
-            proto.output.iter().zip(outputs).map(|(name, value)| Ok((name, self.as_stated(name, value)?))).collect::<Result<Vec<_>>>()
+            proto
+                .output
+                .iter()
+                .zip(outputs)
+                .map(|(name, value)| Ok((name, self.as_stated(name, value)?)))
+                .collect::<Result<Vec<_>>>()
         });
         self.em.set_scope(before);
         for (name, value) in bound? {
@@ -350,12 +364,8 @@ impl<'o> Cx<'o> {
             false => opsets(&function.opset_import),
         };
         // Inputs that are left out have no value in the body, and are left out there, too.
-        let absent: HashSet<&str> = function
-            .input
-            .iter()
-            .map(String::as_str)
-            .filter(|name| !scope.names.contains_key(*name))
-            .collect();
+        let absent: HashSet<&str> =
+            function.input.iter().map(String::as_str).filter(|name| !scope.names.contains_key(*name)).collect();
         let body: Vec<NodeProto> = function
             .node
             .iter()

@@ -1,7 +1,7 @@
 //! The element types of ONNX, and the dtype in which meshtf holds the values of each.
 //!
-//! meshtf has no dtype of fewer than 8 bits, and no float of 8 bits. Integers of 4 and 2 bits are held as int8 and uint8; floats of
-//! 8 and 4 bits as float32, which has all their values. Casts round to the narrow type.
+//! meshtf has no dtype of fewer than 8 bits, and no float of 8 bits. Integers of 4 and 2 bits are held as int8 and uint8; floats
+//! of 8 and 4 bits as float32, which has all their values. Casts round to the narrow type.
 
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -204,7 +204,10 @@ mod tests {
         assert_eq!(format(Elem::F8_E5M2).decode(0xfc), f32::NEG_INFINITY);
         assert_eq!(format(Elem::F8_E4M3FNUZ).decode(0x7f), 240.0);
         assert!(format(Elem::F8_E5M2FNUZ).decode(0x80).is_nan());
-        assert_eq!((0..8).map(|bits| format(Elem::F4_E2M1).decode(bits)).sum::<f32>(), 0.5 + 1.0 + 1.5 + 2.0 + 3.0 + 4.0 + 6.0);
+        assert_eq!(
+            (0..8).map(|bits| format(Elem::F4_E2M1).decode(bits)).sum::<f32>(),
+            0.5 + 1.0 + 1.5 + 2.0 + 3.0 + 4.0 + 6.0
+        );
         for elem in [17, 18, 19, 20, 23].map(Elem) {
             let format = format(elem);
             for code in 0..=u8::MAX >> (8 - format.bits) {

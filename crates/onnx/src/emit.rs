@@ -172,7 +172,7 @@ impl Emitter {
         }
         let name = self.scoped(op);
         let output = self.named(name, op, &inputs, attrs)?;
-        // What the shape rules computed is a constant.
+        // A value that the shape rules computed is a constant.
         if matches!(self.dtype(output), DType::I32 | DType::I64)
             && op != "Const"
             && !matches!(op, "Switch" | "Merge" | "Enter" | "Exit" | "NextIteration" | "Placeholder")
@@ -238,9 +238,10 @@ impl Emitter {
     /// # Errors
     /// As [`add`](Emitter::add).
     pub fn constant_named(&mut self, name: &str, value: Tensor) -> Result<Output> {
-        let key = value.bytes().filter(|bytes| bytes.len() <= SHARED_BYTES).map(|bytes| {
-            (value.dtype(), value.dims().to_vec(), bytes.to_vec())
-        });
+        let key = value
+            .bytes()
+            .filter(|bytes| bytes.len() <= SHARED_BYTES)
+            .map(|bytes| (value.dtype(), value.dims().to_vec(), bytes.to_vec()));
         if let Some(known) = key.as_ref().and_then(|key| self.shared.get(key)) {
             return Ok(*known);
         }
@@ -311,7 +312,9 @@ impl Emitter {
     pub fn rank(&self, output: Output) -> Result<usize> {
         match self.dims(output).map(|dims| dims.len()) {
             Some(rank @ ..=MAX_RANK) => Ok(rank),
-            Some(rank) => Err(crate::unsupported(format!("unsupported: a tensor of rank {rank}; the limit is {MAX_RANK}"))),
+            Some(rank) => {
+                Err(crate::unsupported(format!("unsupported: a tensor of rank {rank}; the limit is {MAX_RANK}")))
+            }
             None => {
                 let name = self.graph.tensor_name(output);
                 Err(crate::unsupported(format!("unsupported: the rank of {name} is not known")))

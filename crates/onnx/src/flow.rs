@@ -18,21 +18,25 @@ const PARALLEL_ITERATIONS: i64 = 10;
 /// Most attempts at the shapes that all iterations of a loop have in common.
 const MAX_ATTEMPTS: usize = 6;
 
+/// The dtype, the shape and the element type of a value.
+pub type Type = (DType, PartialShape, Elem);
+
+/// An output with its type.
+pub type Typed = (Output, DType, PartialShape, Elem);
+
 /// A subgraph that was lowered.
 #[derive(Debug)]
 pub struct Body {
     graph: Graph,
     params: Vec<Output>,
-    pub results: Vec<(Output, DType, PartialShape, Elem)>,
+    pub results: Vec<Typed>,
     captured: Vec<(Captured, Value)>,
 }
 
 impl Body {
     /// A child that is complete, with its results.
     pub fn of(child: Cx, params: Vec<Output>, results: &[Output]) -> Body {
-        let of = |&output: &Output| {
-            (output, child.em.dtype(output), child.em.shape(output), child.em.elem(output))
-        };
+        let of = |&output: &Output| (output, child.em.dtype(output), child.em.shape(output), child.em.elem(output));
         let results = results.iter().map(of).collect();
         Body { captured: child.captured, params, results, graph: child.em.into_graph() }
     }
@@ -104,7 +108,9 @@ impl Body {
 /// The tensors of which a value consists.
 pub fn tensors(value: &Value) -> Vec<Output> {
     match value {
-        Value::Tensor(output) | Value::Sequence(Sequence::Packed(output, _)) | Value::Maybe(output, ..) => vec![*output],
+        Value::Tensor(output) | Value::Sequence(Sequence::Packed(output, _)) | Value::Maybe(output, ..) => {
+            vec![*output]
+        }
         Value::Sequence(Sequence::Listed(all)) => all.clone(),
         Value::Optional(None) => Vec::new(),
         Value::Optional(Some(inner)) => tensors(inner),
@@ -168,7 +174,7 @@ fn stated(cx: &mut Cx, output: Output, shape: PartialShape) -> Result<Output> {
     Ok(known)
 }
 
-/// What two shapes have in common.
+/// The sizes that two shapes have in common.
 pub fn widened(a: &PartialShape, b: &PartialShape) -> PartialShape {
     let (Some(a), Some(b)) = (&a.0, &b.0) else { return PartialShape::UNKNOWN };
     if a.len() != b.len() {
@@ -184,7 +190,7 @@ pub type Build<'a> = dyn FnMut(&mut Cx, &[Output]) -> Result<Vec<Output>> + 'a;
 ///
 /// # Errors
 /// Those of `build`.
-pub fn body(cx: &Cx, types: &[(DType, PartialShape, Elem)], build: &mut Build) -> Result<Body> {
+pub fn body(cx: &Cx, types: &[Type], build: &mut Build) -> Result<Body> {
     let mut child = cx.child()?;
     let mut params = Vec::new();
     for (dtype, shape, elem) in types {
@@ -201,7 +207,7 @@ pub fn body(cx: &Cx, types: &[(DType, PartialShape, Elem)], build: &mut Build) -
 /// # Errors
 /// InvalidArgument if the body changes the dtype of a variable; those of the graph.
 pub fn repeat(cx: &mut Cx, start: &[Output], cond: &mut Build, build: &mut Build) -> Result<Vec<Output>> {
-    let mut types: Vec<(DType, PartialShape, Elem)> =
+    let mut types: Vec<Type> =
         start.iter().map(|&output| (cx.em.dtype(output), cx.em.shape(output), cx.em.elem(output))).collect();
     let mut attempts = 0;
     let inner = loop {
@@ -210,7 +216,7 @@ pub fn repeat(cx: &mut Cx, start: &[Output], cond: &mut Build, build: &mut Build
         if made.results.len() != start.len() || made.results.iter().zip(&types).any(|(new, old)| new.1 != old.0) {
             return Err(Failure::invalid("the body of the loop gives its variables other types than they begin with"));
         }
-        let common = |(new, old): (&(Output, DType, PartialShape, Elem), &(DType, PartialShape, Elem))| match attempts {
+        let common = |(new, old): (&Typed, &Type)| match attempts {
             MAX_ATTEMPTS.. => PartialShape::UNKNOWN,
             _ => widened(&new.2, &old.1),
         };

@@ -39,7 +39,9 @@ pub fn fold(op: &str, values: &[&Tensor], attrs: &[(&str, Attr)]) -> Option<Tens
             let is_scalar = |part: &&Tensor| part.rank() == 0;
             (is_first && values.iter().all(is_scalar)).then(|| joined(values))?
         }
-        "GatherV2" if first.rank() == 1 && values[2].to_i64().ok()? == 0 && !attrs.iter().any(|a| a.0 == "batch_dims") => {
+        "GatherV2"
+            if first.rank() == 1 && values[2].to_i64().ok()? == 0 && !attrs.iter().any(|a| a.0 == "batch_dims") =>
+        {
             let at: Option<Vec<usize>> =
                 values[1].to_i64s().ok()?.into_iter().map(|at| crate::axis(at, first.len())).collect();
             taken(first, &at?, values[1].shape().clone())
@@ -75,7 +77,9 @@ pub fn cast(value: &Tensor, to: DType) -> Option<Tensor> {
     let data = if is_whole(value.dtype()) && to.is_integer() {
         let whole: Vec<i64> = match value.data() {
             Data::Bool(values) => values.iter().map(|&value| value.into()).collect(),
-            _ => with_integer!(value.dtype(), T => value.slice::<T>().ok()?.iter().map(|value| value.to_i64()).collect())?,
+            _ => {
+                with_integer!(value.dtype(), T => value.slice::<T>().ok()?.iter().map(|value| value.to_i64()).collect())?
+            }
         };
         with_integer!(to, T => <T as meshtf_tensor::Element>::into_data(whole.iter().map(|&n| <T as Numeric>::from_i64(n)).collect()))?
     } else {
@@ -110,7 +114,7 @@ fn joined(parts: &[&Tensor]) -> Option<Tensor> {
 fn taken(value: &Tensor, at: &[usize], shape: Shape) -> Option<Tensor> {
     with_type!(value.dtype(), T => {
         let from = value.slice::<T>().ok()?;
-        Tensor::from_vec(shape, at.iter().map(|&at| from[at].clone()).collect::<Vec<T>>())
+        Tensor::from_vec(shape, at.iter().map(|&at| &from[at]).cloned().collect::<Vec<T>>())
     })
 }
 

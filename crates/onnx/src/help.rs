@@ -88,7 +88,9 @@ impl Cx<'_> {
                 "Minimum" => Some(a.min(b)),
                 _ => None,
             };
-            return known.map(Size::Known).ok_or_else(|| Failure::invalid(format!("{op} of the sizes {a} and {b} has no result")));
+            return known
+                .map(Size::Known)
+                .ok_or_else(|| Failure::invalid(format!("{op} of the sizes {a} and {b} has no result")));
         }
         let (a, b) = (self.scalar(a)?, self.scalar(b)?);
         Ok(Size::Of(op!(self.em, op, a, b)?))
@@ -105,9 +107,10 @@ impl Cx<'_> {
     pub fn reshape(&mut self, x: Output, sizes: &[Size]) -> Result<Output> {
         let is_same = self.em.dims(x).is_some_and(|dims| {
             dims.len() == sizes.len()
-                && dims.iter().zip(sizes).all(|(own, size)| {
-                    matches!((own, size), (Some(own), Size::Known(size)) if *own as i64 == *size)
-                })
+                && dims
+                    .iter()
+                    .zip(sizes)
+                    .all(|(own, size)| matches!((own, size), (Some(own), Size::Known(size)) if *own as i64 == *size))
         });
         if is_same {
             return Ok(x);
@@ -115,7 +118,8 @@ impl Cx<'_> {
         // A single size that is not known follows from the number of elements, unless there are none.
         let open = sizes.iter().filter(|size| matches!(size, Size::Of(_))).count();
         if open == 1 && sizes.iter().all(|size| !matches!(size, Size::Known(..=0))) {
-            let sizes: Vec<i64> = sizes.iter().map(|size| if let Size::Known(size) = size { *size } else { -1 }).collect();
+            let sizes: Vec<i64> =
+                sizes.iter().map(|size| if let Size::Known(size) = size { *size } else { -1 }).collect();
             return op!(self.em, "Reshape", x, sizes);
         }
         let shape = self.packed(sizes)?;
@@ -167,7 +171,8 @@ impl Cx<'_> {
     /// # Errors
     /// InvalidArgument if there is no such axis.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
-        crate::axis(axis, rank).ok_or_else(|| Failure::invalid(format!("axis {axis} is not one of a tensor of rank {rank}")))
+        crate::axis(axis, rank)
+            .ok_or_else(|| Failure::invalid(format!("axis {axis} is not one of a tensor of rank {rank}")))
     }
 
     /// As [`axis`](Cx::axis), of a tensor whose rank may not be known: an axis counted from the beginning is one nevertheless.
@@ -245,7 +250,8 @@ impl Cx<'_> {
     pub fn slice(&mut self, x: Output, axis: usize, from: Size, to: Option<Size>) -> Result<Output> {
         let rank = self.em.rank(x)?;
         let all: i64 = (0..rank).filter(|&own| own != axis).map(|own| 1 << own).sum();
-        let place = |at: Size| -> Vec<Size> { (0..rank).map(|own| if own == axis { at } else { Size::Known(0) }).collect() };
+        let place =
+            |at: Size| -> Vec<Size> { (0..rank).map(|own| if own == axis { at } else { Size::Known(0) }).collect() };
         let begin = self.packed(&place(from))?;
         let end = self.packed(&place(to.unwrap_or(Size::Known(0))))?;
         let strides = vec![1i64; rank];
@@ -308,7 +314,10 @@ impl Cx<'_> {
     /// Unimplemented if a size is not known.
     pub fn static_shape(&self, x: Output) -> Result<Shape> {
         self.em.shape(x).known().ok_or_else(|| {
-            unsupported(format!("unsupported: its input has the shape {}, of which sizes are not known", self.em.shape(x)))
+            unsupported(format!(
+                "unsupported: its input has the shape {}, of which sizes are not known",
+                self.em.shape(x)
+            ))
         })
     }
 }

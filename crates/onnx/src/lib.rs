@@ -32,13 +32,13 @@ mod weight;
 use std::collections::{HashMap, HashSet};
 
 pub use elem::Elem;
+pub use lower::{Operator, operators};
 use meshtf_graph::{Beside, FormatError, NodeDef};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::{DimensionValue, GraphProto, ModelProto, TensorProto, TypeProto, TypeValue};
-pub use lower::{operators, Operator};
 pub use value::{Fed, Shown};
 
 use crate::cx::{Cx, Library};
@@ -269,7 +269,9 @@ fn kind(ty: Option<&TypeProto>) -> Result<Kind> {
 fn dims(ty: Option<&TypeProto>) -> Option<Vec<Dim>> {
     let Some(TypeValue::Tensor(ty)) = ty.and_then(|ty| ty.value.as_ref()) else { return None };
     let dim = |dim: &proto::Dimension| match &dim.value {
-        Some(DimensionValue::Value(size)) => usize::try_from(*size).map_or_else(|_| Dim::Named(String::new()), Dim::Size),
+        Some(DimensionValue::Value(size)) => {
+            usize::try_from(*size).map_or_else(|_| Dim::Named(String::new()), Dim::Size)
+        }
         Some(DimensionValue::Param(name)) => Dim::Named(name.clone()),
         None => Dim::Named(String::new()),
     };
@@ -280,7 +282,9 @@ fn dims(ty: Option<&TypeProto>) -> Option<Vec<Dim>> {
 fn element_shape(ty: Option<&TypeProto>) -> PartialShape {
     match ty.and_then(|ty| ty.value.as_ref()) {
         Some(TypeValue::Sequence(inner) | TypeValue::Optional(inner)) => element_shape(inner.elem_type.as_deref()),
-        Some(TypeValue::Tensor(_)) => cx::tensor_type(ty).ok().flatten().map_or(PartialShape::UNKNOWN, |(_, shape)| shape),
+        Some(TypeValue::Tensor(_)) => {
+            cx::tensor_type(ty).ok().flatten().map_or(PartialShape::UNKNOWN, |(_, shape)| shape)
+        }
         _ => PartialShape::UNKNOWN,
     }
 }
@@ -288,9 +292,7 @@ fn element_shape(ty: Option<&TypeProto>) -> PartialShape {
 /// The nodes that some tensors need, in their order.
 fn reachable<'a>(nodes: Vec<NodeDef>, tensors: impl Iterator<Item = &'a str>) -> Vec<NodeDef> {
     let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (node.name.as_str(), i)).collect();
-    let place = |input: &str| {
-        by_name.get(meshtf_graph::split_tensor_name(input.trim_start_matches('^')).0).copied()
-    };
+    let place = |input: &str| by_name.get(meshtf_graph::split_tensor_name(input.trim_start_matches('^')).0).copied();
     let mut is_needed = vec![false; nodes.len()];
     let mut open: Vec<usize> = tensors.filter_map(place).collect();
     while let Some(i) = open.pop() {

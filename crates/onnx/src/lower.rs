@@ -11,6 +11,7 @@ mod loss;
 mod math;
 mod matmul;
 mod norm;
+mod pad;
 mod pool;
 mod quant;
 mod random;
@@ -74,6 +75,7 @@ const FAMILIES: &[&[Operator]] = &[
     math::TABLE,
     matmul::TABLE,
     norm::TABLE,
+    pad::TABLE,
     pool::TABLE,
     quant::TABLE,
     random::TABLE,

@@ -15,12 +15,12 @@ pub enum Value {
     Sequence(Sequence),
     /// An optional that is known to hold a value, or to hold none.
     Optional(Option<Box<Value>>),
-    /// An optional of which only a step tells: a vector of strings, which is empty if it holds none. A sequence has an empty string
-    /// before its tensors.
+    /// An optional of which only a step tells: a vector of strings, which is empty if it holds none. A sequence has an empty
+    /// string before its tensors.
     Maybe(Output, Packed, bool),
 }
 
-/// What is known of the tensors that are packed in strings.
+/// The known facts about tensors that are packed in strings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packed {
     pub dtype: DType,

@@ -27,7 +27,9 @@ impl Port {
     /// # Errors
     /// InvalidArgument if the bytes are no such message, or one of other elements.
     pub fn fed(&self, bytes: &[u8]) -> Result<Fed> {
-        let damaged = |error: prost::DecodeError| Failure::invalid(format!("{}: not the message of its type: {error}", self.name));
+        let damaged = |error: prost::DecodeError| {
+            Failure::invalid(format!("{}: not the message of its type: {error}", self.name))
+        };
         let bytes = Bytes::copy_from_slice(bytes);
         let strings = match self.kind {
             Kind::Tensor(elem) => {
@@ -38,14 +40,19 @@ impl Port {
             Kind::Optional(elem) => {
                 // Some writers leave out the message around the tensor.
                 let optional = OptionalProto::decode(bytes.clone()).ok().filter(|proto| proto.elem_type <= 2);
-                match optional.and_then(|proto| proto.tensor_value).or_else(|| TensorProto::decode(bytes).ok().filter(|proto| proto.data_type != 0)) {
+                match optional
+                    .and_then(|proto| proto.tensor_value)
+                    .or_else(|| TensorProto::decode(bytes).ok().filter(|proto| proto.data_type != 0))
+                {
                     Some(proto) => vec![serialized(&self.tensor_of(&proto, elem)?)],
                     None => Vec::new(),
                 }
             }
             Kind::OptionalSequence(elem) => {
                 let optional = OptionalProto::decode(bytes.clone()).ok().and_then(|proto| proto.sequence_value);
-                match optional.or_else(|| SequenceProto::decode(bytes).ok().filter(|proto| !proto.tensor_values.is_empty())) {
+                match optional
+                    .or_else(|| SequenceProto::decode(bytes).ok().filter(|proto| !proto.tensor_values.is_empty()))
+                {
                     Some(proto) => {
                         let mut strings = vec![Vec::new()];
                         strings.extend(self.strings(&proto, elem)?);
@@ -78,14 +85,21 @@ impl Port {
     /// Unimplemented for a type that onnx does not define.
     pub fn dtype(&self) -> Result<DType> {
         match self.kind {
-            Kind::Tensor(elem) | Kind::Sequence(elem) | Kind::Optional(elem) | Kind::OptionalSequence(elem) => elem.dtype(),
+            Kind::Tensor(elem) | Kind::Sequence(elem) | Kind::Optional(elem) | Kind::OptionalSequence(elem) => {
+                elem.dtype()
+            }
         }
     }
 
     fn tensor_of(&self, proto: &TensorProto, elem: Elem) -> Result<Tensor> {
         let (tensor, own) = weight::tensor(proto, None)?;
         if own != elem {
-            return Err(Failure::invalid(format!("{}: the model takes {}, and the file has {}", self.name, elem.name(), own.name())));
+            return Err(Failure::invalid(format!(
+                "{}: the model takes {}, and the file has {}",
+                self.name,
+                elem.name(),
+                own.name()
+            )));
         }
         Ok(tensor)
     }
@@ -142,6 +156,7 @@ fn serialized(tensor: &Tensor) -> Vec<u8> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Tensor> {
-    let proto = graphdef::TensorProto::decode(bytes).map_err(|error| Failure::invalid(format!("no serialized tensor: {error}")))?;
+    let proto = graphdef::TensorProto::decode(bytes)
+        .map_err(|error| Failure::invalid(format!("no serialized tensor: {error}")))?;
     graphdef::tensor_from_proto(proto)
 }

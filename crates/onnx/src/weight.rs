@@ -1,5 +1,5 @@
-//! Tensors of a model as host tensors: the constants in the file and those in files beside it, and the protos of values that NumPy
-//! has no dtype for.
+//! Tensors of a model as host tensors: the constants in the file and those in files beside it, and the protos of values that
+//! NumPy has no dtype for.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,8 @@ impl<'b, 'f> Files<'b, 'f> {
 
     /// The bytes that the `external_data` of a tensor names.
     fn external(&mut self, proto: &TensorProto) -> Result<Bytes> {
-        let get = |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
+        let get =
+            |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
         let number = |key: &str| match get(key) {
             None => Ok(None),
             Some(text) => text.trim().parse::<usize>().map(Some).map_err(|_| {
@@ -92,7 +93,8 @@ pub fn tensor(proto: &TensorProto, files: Option<&mut Files>) -> Result<(Tensor,
 /// A tensor whose data was counted by the file, and may not fit its shape.
 fn stated(shape: Shape, data: Data) -> Result<Tensor> {
     let (dims, got) = (shape.to_string(), data.len());
-    Tensor::new(shape, data).map_err(|_| Failure::invalid(format!("its dims are {dims}, and its data has {got} elements")))
+    Tensor::new(shape, data)
+        .map_err(|_| Failure::invalid(format!("its dims are {dims}, and its data has {got} elements")))
 }
 
 /// Elements of packed bytes. Those of fewer than 8 bits lie in the lower bits first.
@@ -142,12 +144,16 @@ fn held(elem: Elem, shape: Shape, codes: Vec<u8>) -> Tensor {
         let shift = 8 - bits;
         return match is_signed {
             false => Tensor::from_vec(shape, codes),
-            true => Tensor::from_vec(shape, codes.into_iter().map(|code| ((code << shift) as i8) >> shift).collect::<Vec<i8>>()),
+            true => Tensor::from_vec(
+                shape,
+                codes.into_iter().map(|code| ((code << shift) as i8) >> shift).collect::<Vec<i8>>(),
+            ),
         };
     }
     let values: Vec<f32> = match elem.narrow_float() {
         Some(format) => {
-            let table: Vec<f32> = (0..=u8::MAX).map(|code| format.decode(code & (u8::MAX >> (8 - format.bits)))).collect();
+            let table: Vec<f32> =
+                (0..=u8::MAX).map(|code| format.decode(code & (u8::MAX >> (8 - format.bits)))).collect();
             codes.into_iter().map(|code| table[usize::from(code)]).collect()
         }
         None => codes.into_iter().map(decode_e8m0).collect(),
@@ -182,7 +188,9 @@ fn from_lists(proto: &TensorProto, elem: Elem, dtype: DType, shape: Shape, n: us
         DType::F16 => Data::F16(ints.iter().map(|&int| f16::from_bits(int as u16)).collect()),
         DType::BF16 => Data::BF16(ints.iter().map(|&int| bf16::from_bits(int as u16)).collect()),
         DType::C64 => Data::C64(proto.float_data.chunks_exact(2).map(|part| Complex::new(part[0], part[1])).collect()),
-        DType::C128 => Data::C128(proto.double_data.chunks_exact(2).map(|part| Complex::new(part[0], part[1])).collect()),
+        DType::C128 => {
+            Data::C128(proto.double_data.chunks_exact(2).map(|part| Complex::new(part[0], part[1])).collect())
+        }
         _ => return Err(Failure::new(Code::Unimplemented, format!("unsupported ONNX element type {}", elem.name()))),
     };
     stated(shape, data)
@@ -209,17 +217,22 @@ pub fn sparse(proto: &SparseTensorProto, mut files: Option<&mut Files>) -> Resul
         if indices.rank() != 2 {
             return usize::try_from(at[i]).ok().filter(|&at| at < n);
         }
-        at[i * rank..(i + 1) * rank].iter().zip(shape.dims()).zip(&strides).try_fold(0, |sum, ((&at, &size), stride)| {
-            usize::try_from(at).ok().filter(|&at| at < size).map(|at| sum + at * stride)
-        })
+        at[i * rank..(i + 1) * rank]
+            .iter()
+            .zip(shape.dims())
+            .zip(&strides)
+            .try_fold(0, |sum, ((&at, &size), stride)| {
+                usize::try_from(at).ok().filter(|&at| at < size).map(|at| sum + at * stride)
+            })
     };
     let places: Option<Vec<usize>> = (0..count).map(place).collect();
-    let places = places.ok_or_else(|| Failure::invalid(format!("a sparse tensor has an index outside of its dims {shape}")))?;
+    let places =
+        places.ok_or_else(|| Failure::invalid(format!("a sparse tensor has an index outside of its dims {shape}")))?;
     let dense = meshtf_tensor::with_type!(values.dtype(), T => {
         let from = values.slice::<T>()?;
         let mut all: Vec<T> = vec![T::default(); n];
         for (&to, value) in places.iter().zip(from) {
-            all[to] = value.clone();
+            all[to].clone_from(value);
         }
         Tensor::from_vec(shape.clone(), all)
     });
@@ -255,5 +268,8 @@ pub fn to_proto(value: &Tensor, elem: Elem, name: &str) -> TensorProto {
 
 fn packed(codes: &[u8], bits: u32) -> Vec<u8> {
     let per = 8 / bits as usize;
-    codes.chunks(per).map(|part| part.iter().enumerate().fold(0, |byte, (i, code)| byte | code << (bits as usize * i))).collect()
+    codes
+        .chunks(per)
+        .map(|part| part.iter().enumerate().fold(0, |byte, (i, code)| byte | code << (bits as usize * i)))
+        .collect()
 }

@@ -1,10 +1,10 @@
 //! Activations: relu and its kin, sigmoid, softmax.
 
 use meshtf_graph::Output;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;

@@ -1,8 +1,8 @@
 //! Attention of queries to keys and values, and the rotation of their positions.
 
 use meshtf_graph::Output;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
 use super::{Operator, microsoft, onnx};
 use crate::cx::Cx;
@@ -61,7 +61,7 @@ fn repeated(cx: &mut Cx, x: Output, heads: usize) -> Result<Output> {
     if own == heads || own == 0 {
         return Ok(x);
     }
-    if heads % own != 0 {
+    if !heads.is_multiple_of(own) {
         return Err(Failure::invalid(format!("{heads} heads of queries are no multiple of {own} of keys")));
     }
     let places: Vec<i64> = (0..heads).map(|head| (head * own / heads) as i64).collect();
@@ -140,9 +140,16 @@ fn sum_of(cx: &mut Cx, a: Option<Output>, b: Output) -> Result<Option<Output>> {
     }
 }
 
-/// Which keys lie in the window of each query: from `left` before its position to `right` after it. `offset` is the position of the
-/// first query, a scalar or one for each element of the batch.
-pub fn within(cx: &mut Cx, queries: Size, keys: Size, offset: Option<Output>, left: i64, right: i64) -> Result<Option<Output>> {
+/// The keys that lie in the window of each query, from `left` before its position to `right` after it. `offset` is the position
+/// of the first query, a scalar or one for each element of the batch.
+pub fn within(
+    cx: &mut Cx,
+    queries: Size,
+    keys: Size,
+    offset: Option<Output>,
+    left: i64,
+    right: i64,
+) -> Result<Option<Output>> {
     let (i, j) = (cx.range(queries)?, cx.range(keys)?);
     let i = cx.unsqueeze(i, &[1])?;
     let i = match offset {
@@ -177,7 +184,8 @@ fn as_long(cx: &mut Cx, mask: Output, keys: Size) -> Result<Output> {
     if matches!(more, Size::Known(..=0)) {
         return Ok(mask);
     }
-    let pairs: Vec<Size> = (0..rank).flat_map(|axis| [Size::Known(0), if axis + 1 == rank { more } else { Size::Known(0) }]).collect();
+    let pairs: Vec<Size> =
+        (0..rank).flat_map(|axis| [Size::Known(0), if axis + 1 == rank { more } else { Size::Known(0) }]).collect();
     let pairs = cx.packed(&pairs)?;
     let pairs = cx.reshape(pairs, &[rank.into(), Size::Known(2)])?;
     match cx.em.dtype(mask) {
@@ -191,7 +199,8 @@ fn attention(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let dtype = cx.em.dtype(q);
     let is_flat = cx.em.rank(q)? == 3;
     if is_flat {
-        let heads = |name: &str| n.maybe_int(name).ok_or_else(|| Failure::invalid(format!("inputs of rank 3 take {name}")));
+        let heads =
+            |name: &str| n.maybe_int(name).ok_or_else(|| Failure::invalid(format!("inputs of rank 3 take {name}")));
         let (own, shared) = (heads("q_num_heads")?, heads("kv_num_heads")?);
         (q, k, v) = (divided(cx, q, own)?, divided(cx, k, shared)?, divided(cx, v, shared)?);
     }
@@ -312,7 +321,8 @@ fn with_weights(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if n.flag("do_rotary", false) {
         return Err(unsupported("unsupported: do_rotary of Attention"));
     }
-    let width = cx.em.size(weights, 1).ok_or_else(|| unsupported("unsupported: weights whose sizes are not known"))? as i64;
+    let width =
+        cx.em.size(weights, 1).ok_or_else(|| unsupported("unsupported: weights whose sizes are not known"))? as i64;
     let mut y = super::matmul::product(cx, x, weights)?;
     if let Some(bias) = bias {
         y = op!(cx.em, "AddV2", y, bias)?;
@@ -325,7 +335,9 @@ fn with_weights(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         parts.push(divided(cx, part, heads)?);
         from += size;
     }
-    let [q, mut k, mut v] = parts[..] else { return Err(Failure::invalid("qkv_hidden_sizes has other than 3 numbers")) };
+    let [q, mut k, mut v] = parts[..] else {
+        return Err(Failure::invalid("qkv_hidden_sizes has other than 3 numbers"));
+    };
     let mut offset = None;
     let mut present = None;
     if let Some(past) = n.maybe(4)? {
@@ -344,7 +356,9 @@ fn with_weights(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if let Some(mask) = n.maybe(3)? {
         bias = Some(padding_bias(cx, mask, keys, filter, dtype)?);
     }
-    if n.flag("unidirectional", false) && let Some(allowed) = within(cx, queries, keys, offset, -1, 0)? {
+    if n.flag("unidirectional", false)
+        && let Some(allowed) = within(cx, queries, keys, offset, -1, 0)?
+    {
         let own = bias_of(cx, allowed, dtype)?;
         bias = sum_of(cx, bias, own)?;
     }
@@ -396,7 +410,9 @@ fn multi_head(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if let Some(more) = n.maybe(5)? {
         bias = sum_of(cx, bias, more)?;
     }
-    if n.flag("unidirectional", false) && let Some(allowed) = within(cx, queries, keys, offset, -1, 0)? {
+    if n.flag("unidirectional", false)
+        && let Some(allowed) = within(cx, queries, keys, offset, -1, 0)?
+    {
         let own = bias_of(cx, allowed, dtype)?;
         bias = sum_of(cx, bias, own)?;
     }

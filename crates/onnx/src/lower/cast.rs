@@ -4,17 +4,13 @@ use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::elem::{Elem, NarrowFloat, Special};
 use crate::emit::op;
 use crate::node::{Node, Value};
 
-pub const TABLE: &[Operator] = &[
-    onnx("BitCast", 26, bit_cast),
-    onnx("Cast", 1, cast),
-    onnx("CastLike", 15, cast_like),
-];
+pub const TABLE: &[Operator] = &[onnx("BitCast", 26, bit_cast), onnx("Cast", 1, cast), onnx("CastLike", 15, cast_like)];
 
 /// The numbers of element types by the names that opset 1 to 5 use.
 fn named(name: &str) -> Option<Elem> {
@@ -136,7 +132,7 @@ fn power_of_two(cx: &mut Cx, x: Output, saturate: bool, mode: &str) -> Result<Ou
     const EXPONENT: i32 = 0x7f80_0000;
     let magnitude = op!(cx.em, "Abs", x)?;
     let bits = op!(cx.em, "Bitcast", magnitude; "type" => DType::I32)?;
-    // What carries into the exponent.
+    // Added to the mantissa: the sum carries into the exponent.
     let carry = match mode {
         "up" => 0x007f_ffff,
         "nearest" => 0x0040_0000,

@@ -68,7 +68,9 @@ fn choose(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         kinds.push(own);
         bodies.push(Body::of(child, Vec::new(), &results));
     }
-    let dtypes = |kinds: &[Option<Packed>]| -> Vec<Option<DType>> { kinds.iter().map(|kind| kind.as_ref().map(|of| of.dtype)).collect() };
+    let dtypes = |kinds: &[Option<Packed>]| -> Vec<Option<DType>> {
+        kinds.iter().map(|kind| kind.as_ref().map(|of| of.dtype)).collect()
+    };
     if dtypes(&kinds[0]) != dtypes(&kinds[1]) {
         return Err(Failure::invalid("its branches have outputs of different kinds"));
     }
@@ -103,11 +105,7 @@ pub fn stacked(cx: &mut Cx, list: Output, dtype: DType, shape: &PartialShape) ->
 }
 
 /// The types of the results of a body that are stacked over the iterations, found by building the body once.
-fn stacked_types(
-    cx: &Cx,
-    types: &[(DType, PartialShape, Elem)],
-    build: &mut flow::Build,
-) -> Result<Vec<(DType, PartialShape, Elem)>> {
+fn stacked_types(cx: &Cx, types: &[flow::Type], build: &mut flow::Build) -> Result<Vec<flow::Type>> {
     let mut wide = types.to_vec();
     let mut last = flow::body(cx, &wide, build)?;
     for _ in 0..4 {
@@ -176,7 +174,7 @@ fn repeat(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         }
         Ok(results)
     };
-    let types: Vec<(DType, PartialShape, Elem)> =
+    let types: Vec<flow::Type> =
         start.iter().map(|&output| (cx.em.dtype(output), cx.em.shape(output), cx.em.elem(output))).collect();
     let lists = match graph.output.len() - carried - 1 {
         0 => Vec::new(),
@@ -200,7 +198,8 @@ fn repeat(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         }
         Ok(results)
     })?;
-    let mut values: Vec<Value> = outputs[2..split].iter().zip(&kinds).map(|(&output, kind)| as_value(output, kind)).collect();
+    let mut values: Vec<Value> =
+        outputs[2..split].iter().zip(&kinds).map(|(&output, kind)| as_value(output, kind)).collect();
     for (&list, (dtype, shape, elem)) in outputs[split..].iter().zip(&lists) {
         let y = stacked(cx, list, *dtype, shape)?;
         values.push(cx.em.with_elem(y, *elem)?.into());
@@ -213,7 +212,7 @@ fn sequence_dtype(graph: &GraphProto, i: usize) -> Result<DType> {
     use crate::proto::TypeValue;
     let ty = graph.input.get(i).and_then(|info| info.r#type.as_ref()).and_then(|ty| ty.value.as_ref());
     let Some(TypeValue::Sequence(inner)) = ty else { return Ok(DType::F32) };
-    Ok(tensor_type(inner.elem_type.as_deref())?.map_or(Elem::FLOAT, |(elem, _)| elem).dtype()?)
+    tensor_type(inner.elem_type.as_deref())?.map_or(Elem::FLOAT, |(elem, _)| elem).dtype()
 }
 
 fn scan(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
@@ -230,7 +229,8 @@ fn scan(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     }
     let carried = inputs.len().checked_sub(scanned).filter(|_| scanned > 0);
     let carried = carried.ok_or_else(|| Failure::invalid(format!("num_scan_inputs is {scanned}")))?;
-    let outputs = graph.output.len().checked_sub(carried).ok_or_else(|| Failure::invalid("its body has too few outputs"))?;
+    let outputs =
+        graph.output.len().checked_sub(carried).ok_or_else(|| Failure::invalid("its body has too few outputs"))?;
     if is_old {
         return batched(cx, n, graph, inputs, carried);
     }
@@ -284,7 +284,7 @@ fn over_slices(cx: &mut Cx, graph: &GraphProto, start: &[Output], sources: &[Out
     let zero = cx.em.constant(Tensor::scalar(0i64))?;
     let mut variables = vec![zero];
     variables.extend_from_slice(start);
-    let types: Vec<(DType, PartialShape, Elem)> =
+    let types: Vec<flow::Type> =
         variables.iter().map(|&output| (cx.em.dtype(output), cx.em.shape(output), cx.em.elem(output))).collect();
     let lists = stacked_types(cx, &types, &mut |child, params| run(child, params))?;
     for (dtype, shape, _) in &lists {
@@ -314,7 +314,9 @@ fn batched(cx: &mut Cx, n: &Node, graph: &GraphProto, inputs: Vec<Output>, carri
     /// The elements of a batch are unrolled.
     const MAX_BATCH: usize = 64;
     let batch = cx.em.size(inputs[0], 0).filter(|&batch| batch <= MAX_BATCH);
-    let batch = batch.ok_or_else(|| unsupported("unsupported: a Scan of opset 8 over a batch whose size is not known, or is over 64"))?;
+    let batch = batch.ok_or_else(|| {
+        unsupported("unsupported: a Scan of opset 8 over a batch whose size is not known, or is over 64")
+    })?;
     let reversed = |i: usize| n.ints("directions").and_then(|all| all.get(i)).copied().unwrap_or(0) == 1;
     let mut parts: Vec<Vec<Output>> = Vec::new();
     for element in 0..batch {

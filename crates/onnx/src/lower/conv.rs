@@ -2,11 +2,11 @@
 //! vocabularies; filters are `[out, in, spatial…]` in ONNX, and `[spatial…, in, out]` in the ops.
 
 use meshtf_graph::{Attr, Output};
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
 use super::window::{Padding, Window, all_sides};
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -56,7 +56,11 @@ pub fn convolved(
     let spatial = window.spatial();
     let x = cx.of_rank(x, spatial + 2)?;
     if cx.em.rank(x)? != spatial + 2 {
-        return Err(Failure::invalid(format!("its input has the rank {}, and its filter {}", cx.em.rank(x)?, spatial + 2)));
+        return Err(Failure::invalid(format!(
+            "its input has the rank {}, and its filter {}",
+            cx.em.rank(x)?,
+            spatial + 2
+        )));
     }
     if spatial > 3 {
         return Err(unsupported("unsupported: a convolution over more than three axes"));
@@ -66,7 +70,10 @@ pub fn convolved(
     if let (Some(channels), Some(inner)) = (channels, inner)
         && channels != inner * group
     {
-        return Err(Failure::invalid(format!("its input has {channels} channels; {group} groups of {inner} are {}", inner * group)));
+        return Err(Failure::invalid(format!(
+            "its input has {channels} channels; {group} groups of {inner} are {}",
+            inner * group
+        )));
     }
     let (mut x, mut filter) = (x, filter);
     if spatial == 1 {
@@ -100,7 +107,8 @@ pub fn convolved(
         && cx.em.size(filter, 0).is_some_and(|out| out as i64 % group == 0);
     let mut y = if is_depthwise {
         let out = cx.em.size(filter, 0).unwrap_or(0) as i64;
-        let sizes: Vec<Size> = [group, out / group].into_iter().chain(window.kernel.iter().copied()).map(Size::Known).collect();
+        let sizes: Vec<Size> =
+            [group, out / group].into_iter().chain(window.kernel.iter().copied()).map(Size::Known).collect();
         let filter = cx.reshape(filter, &sizes)?;
         let filter = arranged(cx, filter, &[2, 3, 0, 1])?;
         cx.em.add("DepthwiseConv2dNative", vec![x.into(), filter.into()], &attrs)?
@@ -152,7 +160,7 @@ fn transposed(x: &meshtf_tensor::Tensor, order: &[usize]) -> Result<meshtf_tenso
         let mut at = vec![0usize; dims.len()];
         let mut place = 0usize;
         for _ in 0..n {
-            all.push(from[place].clone());
+            all.extend_from_slice(&from[place..=place]);
             for axis in (0..dims.len()).rev() {
                 at[axis] += 1;
                 place += steps[axis];
@@ -175,7 +183,9 @@ fn conv_transpose(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let window = Window::of(n, kernel(cx, n, filter)?)?;
     let (spatial, group) = (window.spatial(), n.int("group", 1));
     if spatial > 3 || cx.em.rank(x)? != spatial + 2 {
-        return Err(unsupported("unsupported: a transposed convolution over more than three axes, or of another rank than its filter"));
+        return Err(unsupported(
+            "unsupported: a transposed convolution over more than three axes, or of another rank than its filter",
+        ));
     }
     let ints = |name: &str| n.ints(name).filter(|all| all.len() == spatial);
     let added = ints("output_padding").map_or_else(|| vec![0; spatial], <[i64]>::to_vec);
@@ -213,7 +223,8 @@ fn conv_transpose(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
             }
         }
     }
-    let outer = cx.em.size(filter, 1).ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))? as i64;
+    let outer =
+        cx.em.size(filter, 1).ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))? as i64;
     let (mut image, mut weights) = (x, filter);
     if spatial == 1 {
         (image, weights) = (cx.unsqueeze(x, &[2])?, cx.unsqueeze(filter, &[2])?);
@@ -282,7 +293,8 @@ fn col_to_image(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         let fits = all.len() == count && all.iter().all(|n| (0..1 << 20).contains(n));
         if fits { Ok(all) } else { Err(Failure::invalid(format!("{name} is {all:?}"))) }
     };
-    let (strides, dilations, pads) = (list("strides", 1, spatial)?, list("dilations", 1, spatial)?, list("pads", 0, 2 * spatial)?);
+    let (strides, dilations, pads) =
+        (list("strides", 1, spatial)?, list("dilations", 1, spatial)?, list("pads", 0, 2 * spatial)?);
     let (image, block) = (cx.long(image)?, cx.long(block)?);
     let entry = |cx: &mut Cx, of: Output, i: usize| -> Result<Size> {
         Ok(match cx.em.some_ints(of).and_then(|all| all.get(i).copied().flatten()) {
@@ -356,14 +368,10 @@ fn causal(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         Some(past) => cx.concat(&[past, x], 2)?,
         None => cx.pad(x, &[(0, 0), (0, 0), (length - 1, 0)], None)?,
     };
-    let channels = cx.em.size(filter, 0).ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))?;
-    let window = Window {
-        kernel,
-        stride: vec![1],
-        dilation: vec![1],
-        padding: Padding::Stated(vec![(0, 0)]),
-        ceil: false,
-    };
+    let channels =
+        cx.em.size(filter, 0).ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))?;
+    let window =
+        Window { kernel, stride: vec![1], dilation: vec![1], padding: Padding::Stated(vec![(0, 0)]), ceil: false };
     let mut y = convolved(cx, before, filter, bias, window, channels as i64)?;
     match n.str("activation", "none")? {
         "none" | "" => {}
@@ -393,7 +401,9 @@ fn deformable(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         return Err(Failure::invalid("its groups do not divide its channels"));
     }
     let (sides, _) = window.sides(cx, x)?;
-    let size = |i: usize, own: usize| (own as i64 + sides[i].0 + sides[i].1 - window.extent(i)).div_euclid(window.stride[i]) + 1;
+    let size = |i: usize, own: usize| {
+        (own as i64 + sides[i].0 + sides[i].1 - window.extent(i)).div_euclid(window.stride[i]) + 1
+    };
     let (rows, columns) = (size(0, height), size(1, width));
     let (g, k) = (offset_group, (kh * kw) as i64);
     let known = |sizes: &[i64]| -> Vec<Size> { sizes.iter().map(|&size| Size::Known(size)).collect() };
@@ -402,14 +412,14 @@ fn deformable(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let offset = cx.reshape(offset, &known(&[b, g, k, 2, rows, columns]))?;
     let dtype = cx.em.dtype(x);
     let mut base = Vec::new();
-    for axis in 0..2 {
+    for (axis, &(before, _)) in sides.iter().enumerate() {
         let count = if axis == 0 { rows } else { columns };
         for at in 0..k {
             let place = if axis == 0 { at / kw as i64 } else { at % kw as i64 };
             for i in 0..rows * columns {
                 let position = if axis == 0 { i / columns } else { i % columns };
                 debug_assert!(position < count);
-                base.push((position * window.stride[axis] - sides[axis].0 + place * window.dilation[axis]) as f64);
+                base.push((position * window.stride[axis] - before + place * window.dilation[axis]) as f64);
             }
         }
     }

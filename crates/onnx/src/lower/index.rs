@@ -4,7 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -63,12 +63,12 @@ fn places(cx: &mut Cx, indices: Output, axis: usize) -> Result<Output> {
     let sizes = cx.sizes(indices)?;
     let shape = cx.packed(&sizes)?;
     let mut parts = Vec::new();
-    for own in 0..rank {
+    for (own, &size) in sizes.iter().enumerate() {
         let part = if own == axis {
             indices
         } else {
-            let range = cx.range(sizes[own])?;
-            let dims: Vec<Size> = (0..rank).map(|at| if at == own { sizes[own] } else { Size::Known(1) }).collect();
+            let range = cx.range(size)?;
+            let dims: Vec<Size> = (0..rank).map(|at| if at == own { size } else { Size::Known(1) }).collect();
             let range = cx.reshape(range, &dims)?;
             op!(cx.em, "BroadcastTo", range, shape)?
         };
@@ -115,7 +115,11 @@ fn gather_nd(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     // The batch is one axis, whose index is put before the others.
     let (own, at) = (cx.sizes(x)?, cx.sizes(indices)?);
     if batch >= own.len() || batch >= at.len() {
-        return Err(Failure::invalid(format!("batch_dims is {batch}, and the inputs are of ranks {} and {}", own.len(), at.len())));
+        return Err(Failure::invalid(format!(
+            "batch_dims is {batch}, and the inputs are of ranks {} and {}",
+            own.len(),
+            at.len()
+        )));
     }
     let all = cx.product(&own[..batch])?;
     let mut flat = vec![all];
@@ -153,7 +157,9 @@ fn scatter(cx: &mut Cx, x: Output, places: Output, updates: Output, how: &str) -
         "mul" => {
             return multiplied(cx, x, places, updates);
         }
-        other => return Err(Failure::invalid(format!("reduction is {other:?}; it must be none, add, mul, max or min"))),
+        other => {
+            return Err(Failure::invalid(format!("reduction is {other:?}; it must be none, add, mul, max or min")));
+        }
     };
     op!(cx.em, name, x, places, updates)
 }
@@ -162,7 +168,8 @@ fn scatter(cx: &mut Cx, x: Output, places: Output, updates: Output, how: &str) -
 fn multiplied(cx: &mut Cx, x: Output, places: Output, updates: Output) -> Result<Output> {
     let sizes = cx.sizes(x)?;
     let depth = cx.em.rank(places)? - 1;
-    let depth = cx.em.size(places, depth).ok_or_else(|| unsupported("unsupported: indices whose last size is not known"))?;
+    let depth =
+        cx.em.size(places, depth).ok_or_else(|| unsupported("unsupported: indices whose last size is not known"))?;
     // The number of each place: strides by the sizes of the axes that it indexes.
     let mut strides = vec![Size::Known(1); depth];
     for at in (1..depth).rev() {
@@ -204,7 +211,9 @@ fn scatter_nd(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let rank = cx.em.rank(x)?;
-    if n.version >= 10 && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none())) {
+    if n.version >= 10
+        && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none()))
+    {
         return open_slice(cx, n, x, rank);
     }
     let (starts, ends, axes, steps) = if n.version < 10 {
@@ -224,7 +233,9 @@ fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (starts, ends) = (cx.long(starts)?, cx.long(ends)?);
     let count = match &axes {
         Some(axes) => axes.len(),
-        None => cx.em.size(starts, 0).ok_or_else(|| unsupported("unsupported: a number of starts that is not known"))?,
+        None => {
+            cx.em.size(starts, 0).ok_or_else(|| unsupported("unsupported: a number of starts that is not known"))?
+        }
     };
     let axes = cx.axes(&axes.unwrap_or_else(|| (0..count as i64).collect()), rank)?;
     let steps = steps.unwrap_or_else(|| vec![1; count]);
@@ -460,7 +471,9 @@ fn sorted_order(cx: &mut Cx, from: Output, x: Output, axis: usize) -> Result<Out
     let rows = cx.transpose(x, &order)?;
     let inner: Option<usize> = (0..rank).filter(|&own| own != axis).map(|own| cx.em.size(from, own)).product();
     let inner = inner.filter(|&inner| inner <= 256);
-    let inner = inner.ok_or_else(|| unsupported("unsupported: sorted unique slices of more than 256 elements, or of an unknown number"))?;
+    let inner = inner.ok_or_else(|| {
+        unsupported("unsupported: sorted unique slices of more than 256 elements, or of an unknown number")
+    })?;
     let rows = op!(cx.em, "Reshape", rows, [-1i64, inner as i64])?;
     let shape = cx.shape_of(rows)?;
     let count = op!(cx.em, "GatherV2", shape, 0i64, 0i64)?;

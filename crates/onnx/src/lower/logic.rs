@@ -2,7 +2,7 @@
 
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::node::{Node, Value};
@@ -76,7 +76,8 @@ fn is_inf(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         (true, true) => op!(cx.em, "IsInf", x)?,
         (true, false) => op!(cx.em, "Equal", x, f64::NEG_INFINITY)?,
         (false, true) => op!(cx.em, "Equal", x, f64::INFINITY)?,
-        (false, false) => op!(cx.em, "NotEqual", x, x).and_then(|nan| op!(cx.em, "LogicalAnd", nan, meshtf_tensor::Tensor::scalar(false)))?,
+        (false, false) => op!(cx.em, "NotEqual", x, x)
+            .and_then(|nan| op!(cx.em, "LogicalAnd", nan, meshtf_tensor::Tensor::scalar(false)))?,
     };
     one(found)
 }

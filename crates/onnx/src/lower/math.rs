@@ -5,7 +5,7 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::logic::two;
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::node::{Node, Value};
@@ -143,7 +143,9 @@ fn clip(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     } else {
         (n.maybe(1)?, n.maybe(2)?)
     };
-    let is = |bound: Option<Output>, value: f64| bound.and_then(|bound| cx.em.floats(bound)).is_some_and(|all| all == [value]);
+    let is = |bound: Option<Output>, value: f64| {
+        bound.and_then(|bound| cx.em.floats(bound)).is_some_and(|all| all == [value])
+    };
     if dtype == DType::F32 && is(low, 0.0) && is(high, 6.0) {
         return one(op!(cx.em, "Relu6", x)?);
     }

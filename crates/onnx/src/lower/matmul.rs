@@ -1,10 +1,10 @@
 //! Products of matrices.
 
 use meshtf_graph::Output;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Operator, microsoft, onnx, one};
+use super::{Operator, microsoft, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::node::{Node, Value};

@@ -1,10 +1,10 @@
 //! Normalisations: by the statistics of a batch, of an instance, of a group, of a layer.
 
 use meshtf_graph::Output;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Operator, microsoft, onnx, one};
+use super::{Operator, microsoft, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -54,7 +54,8 @@ fn batch(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let params = [n.input(1)?, n.input(2)?, n.input(3)?, n.input(4)?];
     let epsilon = n.float("epsilon", 1e-5);
     let (rank, dtype) = (cx.em.rank(x)?, cx.em.dtype(x));
-    let trains = if n.version < 7 { n.int("is_test", 0) == 0 && n.has_output(1) } else { n.flag("training_mode", false) };
+    let trains =
+        if n.version < 7 { n.int("is_test", 0) == 0 && n.has_output(1) } else { n.flag("training_mode", false) };
     if !trains {
         let is_plain = |&param: &Output| cx.em.dtype(param) == DType::F32;
         if rank == 4 && dtype == DType::F32 && params.iter().all(is_plain) {

@@ -5,7 +5,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
 use super::window::{Window, all_sides};
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -30,7 +30,11 @@ fn window(n: &Node) -> Result<Window> {
 /// Attributes of a pooling op over an image whose channels come second.
 fn attrs(window: &Window) -> Vec<(&'static str, Attr)> {
     let format = if window.spatial() == 3 { "NCDHW" } else { "NCHW" };
-    vec![("ksize", Window::outer(&window.kernel)), ("strides", Window::outer(&window.stride)), ("data_format", format.into())]
+    vec![
+        ("ksize", Window::outer(&window.kernel)),
+        ("strides", Window::outer(&window.stride)),
+        ("data_format", format.into()),
+    ]
 }
 
 /// The number that no element is less than.
@@ -110,7 +114,8 @@ fn with_places(cx: &mut Cx, n: &Node, x: Output, window: &Window) -> Result<Vec<
     let padded = cx.pad(x, &all, Some(least(dtype)))?;
     let numbers = cx.pad(numbers, &all, None)?;
     // [batch, channels, positions…, elements of a window]
-    let order: Vec<usize> = [0, 1].into_iter().chain((0..spatial).map(|i| 2 + 2 * i)).chain((0..spatial).map(|i| 3 + 2 * i)).collect();
+    let order: Vec<usize> =
+        [0, 1].into_iter().chain((0..spatial).map(|i| 2 + 2 * i)).chain((0..spatial).map(|i| 3 + 2 * i)).collect();
     let inner: i64 = window.kernel.iter().product();
     let mut flat = Vec::new();
     for part in [padded, numbers] {
@@ -243,7 +248,8 @@ fn max_unpool(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         if matches!(more, Size::Known(less) if less < 0) {
             return Err(unsupported("unsupported: an output_shape that is smaller than the pool's input"));
         }
-        let pairs: Vec<Size> = (0..out.len()).flat_map(|own| [Size::Known(0), if own == axis { more } else { Size::Known(0) }]).collect();
+        let pairs: Vec<Size> =
+            (0..out.len()).flat_map(|own| [Size::Known(0), if own == axis { more } else { Size::Known(0) }]).collect();
         let pairs = cx.packed(&pairs)?;
         let pairs = cx.reshape(pairs, &[out.len().into(), Size::Known(2)])?;
         y = op!(cx.em, "Pad", y, pairs)?;

@@ -1,4 +1,5 @@
-//! Quantised tensors: integers with a scale and a zero point, for the whole tensor, for each slice along an axis, or for blocks of it.
+//! Quantised tensors: integers with a scale and a zero point, for the whole tensor, for each slice along an axis, or for blocks
+//! of it.
 
 use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
@@ -6,7 +7,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::cast::converted;
 use super::window::Window;
-use super::{Operator, microsoft, onnx, one};
+use super::{Operator, microsoft, one, onnx};
 use crate::cx::Cx;
 use crate::elem::Elem;
 use crate::emit::op;
@@ -39,7 +40,8 @@ pub const TABLE: &[Operator] = &[
 /// A scale or zero point in the shape in which it meets the tensor: along an axis, or repeated for the blocks of it.
 fn along(cx: &mut Cx, value: Output, x: Output, axis: i64, block: i64) -> Result<Output> {
     let (own, rank) = (cx.em.rank(value)?, cx.em.rank(x)?);
-    if own == 0 || rank == 0 || cx.em.shape(value).known().is_some_and(|shape| shape.elements() == Some(1) && own == 1) {
+    if own == 0 || rank == 0 || cx.em.shape(value).known().is_some_and(|shape| shape.elements() == Some(1) && own == 1)
+    {
         return if own == 0 { Ok(value) } else { cx.reshape(value, &[]) };
     }
     let axis = cx.axis(axis, rank)?;
@@ -255,8 +257,11 @@ fn matmul(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 
 /// The convolution of integers, as float32, which has all sums that a layer has in practice, up to 2^24.
 fn convolution(cx: &mut Cx, n: &Node, x: Output, w: Output, zeros: [Option<Output>; 2]) -> Result<Output> {
-    let kernel: Option<Vec<i64>> = cx.em.dims(w).map(|dims| dims[2..].iter().map(|size| size.unwrap_or(0) as i64).collect());
-    let kernel = kernel.filter(|kernel| !kernel.contains(&0)).ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))?;
+    let kernel: Option<Vec<i64>> =
+        cx.em.dims(w).map(|dims| dims[2..].iter().map(|size| size.unwrap_or(0) as i64).collect());
+    let kernel = kernel
+        .filter(|kernel| !kernel.contains(&0))
+        .ok_or_else(|| unsupported("unsupported: a filter whose sizes are not known"))?;
     let window = Window::of(n, kernel)?;
     let mut operands = Vec::new();
     for (x, zero) in [(x, zeros[0]), (w, zeros[1])] {
@@ -359,7 +364,8 @@ fn concat(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 
 /// A product with a matrix whose columns are quantised in blocks, several elements to a byte.
 fn matmul_bits(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    let (a, b, scales, zeros, order, bias) = (n.input(0)?, n.input(1)?, n.input(2)?, n.maybe(3)?, n.maybe(4)?, n.maybe(5)?);
+    let (a, b, scales, zeros, order, bias) =
+        (n.input(0)?, n.input(1)?, n.input(2)?, n.maybe(3)?, n.maybe(4)?, n.maybe(5)?);
     let (k, columns, bits, block) = (n.int("K", 0), n.int("N", 0), n.int("bits", 4), n.int("block_size", 0));
     if k < 1 || columns < 1 || block < 16 || !matches!(bits, 2 | 4 | 8) {
         return Err(Failure::invalid(format!("K is {k}, N {columns}, bits {bits}, block_size {block}")));

@@ -1,10 +1,10 @@
 //! Random numbers. A step draws others than the one before unless a seed is stated.
 
 use meshtf_graph::{Attr, Output};
-use meshtf_tensor::failure::Result;
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::Result;
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::elem::Elem;
 use crate::emit::op;

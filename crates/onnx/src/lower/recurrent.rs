@@ -195,7 +195,7 @@ impl Cell {
     }
 }
 
-/// What a direction of a layer computes: the states of all steps, and the last ones.
+/// The results of a direction of a layer: the states of all steps, and the last ones.
 struct Ran {
     /// `[length, batch, hidden]`.
     all: Output,
@@ -330,7 +330,11 @@ fn activations(n: &Node, kind: Kind, direction: usize) -> Result<Vec<Activation>
             *at += usize::from(takes);
             value
         };
-        let alpha = next(alphas, &mut alpha_at, ["leakyrelu", "thresholdedrelu", "elu", "hardsigmoid", "affine", "scaledtanh"].contains(&lower.as_str()));
+        let alpha = next(
+            alphas,
+            &mut alpha_at,
+            ["leakyrelu", "thresholdedrelu", "elu", "hardsigmoid", "affine", "scaledtanh"].contains(&lower.as_str()),
+        );
         let beta = next(betas, &mut beta_at, ["hardsigmoid", "affine", "scaledtanh"].contains(&lower.as_str()));
         all.push(Activation { name: name.to_owned(), alpha, beta });
     }
@@ -339,7 +343,14 @@ fn activations(n: &Node, kind: Kind, direction: usize) -> Result<Vec<Activation>
 
 /// Runs a cell over the steps of its input, `[length, batch, gates * hidden]`. After the end of a sequence its state stays, and
 /// the results are zero.
-fn over_time(cx: &mut Cx, cell: &Cell, x: Output, h: Output, c: Option<Output>, lengths: Option<Output>) -> Result<Ran> {
+fn over_time(
+    cx: &mut Cx,
+    cell: &Cell,
+    x: Output,
+    h: Output,
+    c: Option<Output>,
+    lengths: Option<Output>,
+) -> Result<Ran> {
     let dtype = cx.em.dtype(x);
     let count = cx.size(x, 0)?;
     let count = cx.scalar(count)?;

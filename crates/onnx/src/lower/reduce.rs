@@ -4,7 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::Result;
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::node::{Node, Value};

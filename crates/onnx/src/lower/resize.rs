@@ -6,7 +6,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -113,7 +113,10 @@ fn resize(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         let own = cx.size(x, axis)?;
         let (size, scale) = new[i];
         let is_same = matches!((own, size), (Size::Known(a), Size::Known(b)) if a == b);
-        if is_same && cx.em.floats(scale).is_some_and(|all| all == [1.0]) && n.str("coordinate_transformation_mode", "")? != "tf_crop_and_resize" {
+        if is_same
+            && cx.em.floats(scale).is_some_and(|all| all == [1.0])
+            && n.str("coordinate_transformation_mode", "")? != "tf_crop_and_resize"
+        {
             continue;
         }
         let at = coordinates(cx, n, own, size, scale, (i, axes.len()), (is_new, sizes.is_some()))?;

@@ -5,7 +5,7 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::attention::{divided, joined};
 use super::control::{empty_list, stacked};
-use super::{Operator, microsoft, onnx, one};
+use super::{Operator, microsoft, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::flow;
@@ -20,7 +20,14 @@ pub const TABLE: &[Operator] = &[
 ];
 
 /// Rotates pairs of `x`, `[batch, heads, length, size]`, by angles whose cosines and sines are `[…, length, size / 2]`.
-pub fn rotated(cx: &mut Cx, x: Output, cos: Output, sin: Output, dim: Option<i64>, interleaved: bool) -> Result<Output> {
+pub fn rotated(
+    cx: &mut Cx,
+    x: Output,
+    cos: Output,
+    sin: Output,
+    dim: Option<i64>,
+    interleaved: bool,
+) -> Result<Output> {
     let half = cx.em.rank(cos).map(|rank| cx.em.size(cos, rank - 1))?;
     let size = cx.em.size(x, 3).map(|size| size as i64);
     let rotated = dim.filter(|&dim| dim > 0).or(half.map(|half| 2 * half as i64)).or(size);
@@ -116,9 +123,18 @@ fn linear(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if !matches!(rule, "linear" | "gated" | "delta" | "gated_delta") {
         return Err(Failure::invalid(format!("update_rule is {rule:?}")));
     }
-    let (q, dtype) = { let x = n.input(0)?; cx.widened(x)? };
-    let (k, _) = { let x = n.input(1)?; cx.widened(x)? };
-    let (v, _) = { let x = n.input(2)?; cx.widened(x)? };
+    let (q, dtype) = {
+        let x = n.input(0)?;
+        cx.widened(x)?
+    };
+    let (k, _) = {
+        let x = n.input(1)?;
+        cx.widened(x)?
+    };
+    let (v, _) = {
+        let x = n.input(2)?;
+        cx.widened(x)?
+    };
     let (q, k, v) = (divided(cx, q, heads)?, divided(cx, k, shared)?, divided(cx, v, shared)?);
     let (batch, length) = (cx.size(q, 0)?, cx.size(q, 2)?);
     let (deep, wide) = (cx.size(k, 3)?, cx.size(v, 3)?);

@@ -1,11 +1,11 @@
-//! Sequences and optionals. A sequence is the list of its tensors as long as it is known; otherwise it is a vector of strings, each
-//! of which is a serialized tensor.
+//! Sequences and optionals. A sequence is the list of its tensors as long as it is known; otherwise it is a vector of strings,
+//! each of which is a serialized tensor.
 
 use meshtf_graph::{Attr, Output};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::Kind;
 use crate::cx::Cx;
 use crate::elem::Elem;
@@ -57,7 +57,9 @@ pub fn packed(cx: &mut Cx, value: &Value) -> Result<(Output, Packed)> {
             let rest = cx.slice(*strings, 0, Size::Known(1), None)?;
             Ok((rest, of.clone()))
         }
-        Value::Tensor(_) | Value::Optional(None) | Value::Maybe(..) => Err(Failure::invalid("its input is not a sequence")),
+        Value::Tensor(_) | Value::Optional(None) | Value::Maybe(..) => {
+            Err(Failure::invalid("its input is not a sequence"))
+        }
     }
 }
 
@@ -203,7 +205,9 @@ fn at(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if let Some(own) = listed(&all)
         && let Some(place) = place(cx, at, 0, own.len())?
     {
-        let found = own.get(place).ok_or_else(|| Failure::invalid(format!("position {place} is outside of a sequence of {}", own.len())))?;
+        let found = own
+            .get(place)
+            .ok_or_else(|| Failure::invalid(format!("position {place} is outside of a sequence of {}", own.len())))?;
         return one(*found);
     }
     let (strings, of) = packed(cx, &all)?;
@@ -260,14 +264,19 @@ fn split(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let rank = cx.em.rank(x)?;
     let axis = cx.axis(n.int("axis", 0), rank)?;
-    let size = cx.em.size(x, axis).ok_or_else(|| unsupported("unsupported: a sequence of as many parts as only a step tells"))? as i64;
+    let size = cx
+        .em
+        .size(x, axis)
+        .ok_or_else(|| unsupported("unsupported: a sequence of as many parts as only a step tells"))?
+        as i64;
     let keep = n.flag("keepdims", true);
     let (sizes, squeezes) = match n.maybe(1)? {
         None => (vec![1; usize::try_from(size).unwrap_or(0)], !keep),
         Some(split) if cx.em.ints(split).is_none() && cx.em.rank(split)? == 1 => {
             // As many parts as there are sizes, which a step computes.
             let count = cx.em.size(split, 0).filter(|&count| count <= 1 << 16);
-            let count = count.ok_or_else(|| unsupported("unsupported: a sequence of as many parts as only a step tells"))?;
+            let count =
+                count.ok_or_else(|| unsupported("unsupported: a sequence of as many parts as only a step tells"))?;
             let args = vec![x.into(), split.into(), (axis as i32).into()];
             return list(cx.em.many("SplitV", args, &[("num_split", Attr::Int(count as i64))], count)?);
         }

@@ -4,7 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::elem::Elem;
 use crate::emit::op;
@@ -186,7 +186,8 @@ fn resized(cx: &mut Cx, x: Output, axis: usize, own: Size, wanted: Size) -> Resu
         return Ok(y);
     }
     let rank = cx.em.rank(x)?;
-    let sides: Vec<Size> = (0..rank).flat_map(|at| [Size::Known(0), if at == axis { more } else { Size::Known(0) }]).collect();
+    let sides: Vec<Size> =
+        (0..rank).flat_map(|at| [Size::Known(0), if at == axis { more } else { Size::Known(0) }]).collect();
     let sides = cx.packed(&sides)?;
     let sides = cx.reshape(sides, &[rank.into(), Size::Known(2)])?;
     op!(cx.em, "Pad", y, sides)

@@ -4,7 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Tensor};
 
-use super::{Operator, ml, onnx, one};
+use super::{Operator, ml, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;

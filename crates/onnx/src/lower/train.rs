@@ -1,8 +1,8 @@
 //! The updates of optimizers, of the domain ai.onnx.preview.training.
 
 use meshtf_graph::Output;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::DType;
+use meshtf_tensor::failure::{Failure, Result};
 
 use super::{Operator, Rule};
 use crate::cx::Cx;
@@ -13,8 +13,7 @@ const fn training(name: &'static str, rule: Rule) -> Operator {
     Operator { domain: "ai.onnx.preview.training", name, since: 1, rule }
 }
 
-pub const TABLE: &[Operator] =
-    &[training("Adagrad", adagrad), training("Adam", adam), training("Momentum", momentum)];
+pub const TABLE: &[Operator] = &[training("Adagrad", adagrad), training("Adam", adam), training("Momentum", momentum)];
 
 /// Groups of the inputs after rate and step: so many parts, each with a tensor for every variable.
 fn parts(n: &Node, count: usize) -> Result<Vec<Vec<Output>>> {

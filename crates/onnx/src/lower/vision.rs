@@ -4,7 +4,7 @@ use meshtf_graph::{Attr, Output};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::{Operator, onnx, one};
+use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::help::Size;
@@ -269,7 +269,8 @@ fn affine_grid(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     // [batch, points, spatial]
     let y = op!(cx.em, "BatchMatMulV2", points, theta; "adj_y" => true)?;
     let batch = cx.size(theta, 0)?;
-    let out: Vec<Size> = [batch].into_iter().chain(sizes[2..].iter().copied()).chain([Size::Known(spatial as i64)]).collect();
+    let out: Vec<Size> =
+        [batch].into_iter().chain(sizes[2..].iter().copied()).chain([Size::Known(spatial as i64)]).collect();
     one(cx.reshape(y, &out)?)
 }
 
@@ -307,7 +308,9 @@ fn non_max_suppression(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         return Err(unsupported("unsupported: a number of batches or classes that is not known"));
     };
     if batches.saturating_mul(classes) > MAX {
-        return Err(unsupported(format!("unsupported: {batches} batches of {classes} classes, more than {MAX} in all")));
+        return Err(unsupported(format!(
+            "unsupported: {batches} batches of {classes} classes, more than {MAX} in all"
+        )));
     }
     let scalar = |cx: &mut Cx, i: usize, default: f64, dtype: DType| -> Result<Output> {
         match n.maybe(i)? {
@@ -379,7 +382,8 @@ fn roi_align(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         let (low, high) = (op!(cx.em, "AddV2", low, offset)?, op!(cx.em, "AddV2", high, offset)?);
         let span = op!(cx.em, "Sub", high, low)?;
         let span = if is_half { span } else { op!(cx.em, "Maximum", span, 1.0)? };
-        let samples: Vec<f64> = (0..cells * ratio).map(|sample| ((sample as f64) + 0.5) / (cells * ratio) as f64).collect();
+        let samples: Vec<f64> =
+            (0..cells * ratio).map(|sample| ((sample as f64) + 0.5) / (cells * ratio) as f64).collect();
         let samples = cx.em.constant(Tensor::vector(samples))?;
         let samples = cx.cast(samples, dtype)?;
         let (low, span) = (cx.unsqueeze(low, &[1])?, cx.unsqueeze(span, &[1])?);

@@ -1,8 +1,8 @@
 //! Windows that move over the spatial axes of an image: kernel, stride, dilation, padding.
 
 use meshtf_graph::{Attr, Output};
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Failure, Result};
 
 use crate::cx::Cx;
 use crate::emit::op;
@@ -22,6 +22,9 @@ pub struct Window {
     pub padding: Padding,
     pub ceil: bool,
 }
+
+/// Padding before and after each spatial axis.
+pub type Sides = Vec<(i64, i64)>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
@@ -48,7 +51,8 @@ impl Window {
             }
             Ok(all)
         };
-        let (stride, dilation, pads) = (list("strides", 1, spatial)?, list("dilations", 1, spatial)?, list("pads", 0, 2 * spatial)?);
+        let (stride, dilation, pads) =
+            (list("strides", 1, spatial)?, list("dilations", 1, spatial)?, list("pads", 0, 2 * spatial)?);
         if kernel.iter().chain(&stride).chain(&dilation).any(|n| !(1..=MAX).contains(n)) {
             return Err(Failure::invalid("its kernel, strides and dilations must be positive"));
         }
@@ -93,7 +97,7 @@ impl Window {
     ///
     /// # Errors
     /// Unimplemented if it depends on a size that is not known.
-    pub fn sides(&self, cx: &Cx, x: Output) -> Result<(Vec<(i64, i64)>, Vec<i64>)> {
+    pub fn sides(&self, cx: &Cx, x: Output) -> Result<(Sides, Vec<i64>)> {
         let mut sides = Vec::new();
         let mut more = vec![0; self.spatial()];
         for i in 0..self.spatial() {
@@ -104,7 +108,8 @@ impl Window {
                     let side = stated[i];
                     sides.push(side);
                     if self.ceil && stride > 1 {
-                        let size = size.ok_or_else(|| unsupported("unsupported: ceil_mode with a size that is not known"))?;
+                        let size =
+                            size.ok_or_else(|| unsupported("unsupported: ceil_mode with a size that is not known"))?;
                         let padded = size + side.0 + side.1;
                         let mut count = (padded - extent + stride - 1).div_euclid(stride) + 1;
                         // A window that would begin in the padding after the image is left out.
@@ -118,7 +123,11 @@ impl Window {
                     let total = match size {
                         Some(size) => ((size + stride - 1) / stride - 1) * stride + extent - size,
                         None if stride == 1 => extent - 1,
-                        None => return Err(unsupported("unsupported: auto_pad with a stride and a size that is not known")),
+                        None => {
+                            return Err(unsupported(
+                                "unsupported: auto_pad with a stride and a size that is not known",
+                            ));
+                        }
                     }
                     .max(0);
                     let small = total / 2;

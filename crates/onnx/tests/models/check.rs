@@ -52,7 +52,11 @@ fn expected(port: &Port, bytes: &[u8]) -> Result<Vec<TensorProto>, String> {
         Kind::Sequence(_) => SequenceProto::decode(bytes).map_err(bad)?.tensor_values,
         Kind::Optional(_) | Kind::OptionalSequence(_) => {
             let proto = OptionalProto::decode(bytes).map_err(bad)?;
-            proto.tensor_value.into_iter().chain(proto.sequence_value.into_iter().flat_map(|s| s.tensor_values)).collect()
+            proto
+                .tensor_value
+                .into_iter()
+                .chain(proto.sequence_value.into_iter().flat_map(|s| s.tensor_values))
+                .collect()
         }
     })
 }
@@ -71,7 +75,11 @@ fn same(expected: &[TensorProto], shown: &Shown, port: &Port, rtol: f64, atol: f
             Kind::Sequence(_) => SequenceProto::decode(&bytes[..]).unwrap().tensor_values,
             _ => {
                 let proto = OptionalProto::decode(&bytes[..]).unwrap();
-                proto.tensor_value.into_iter().chain(proto.sequence_value.into_iter().flat_map(|s| s.tensor_values)).collect()
+                proto
+                    .tensor_value
+                    .into_iter()
+                    .chain(proto.sequence_value.into_iter().flat_map(|s| s.tensor_values))
+                    .collect()
             }
         },
     };
@@ -87,7 +95,8 @@ fn same(expected: &[TensorProto], shown: &Shown, port: &Port, rtol: f64, atol: f
             meshtf_onnx::tensor(proto).map(|(tensor, _)| tensor).map_err(|failure| failure.message)
         };
         let (a, b) = (tensor(expected)?, tensor(got)?);
-        compare(&a, &b, Check::AllClose, rtol, atol).or_else(|mismatch| close_integers(&a, &b, rtol, atol).ok_or(mismatch.to_string()))?;
+        compare(&a, &b, Check::AllClose, rtol, atol)
+            .or_else(|mismatch| close_integers(&a, &b, rtol, atol).ok_or(mismatch.to_string()))?;
     }
     Ok(())
 }

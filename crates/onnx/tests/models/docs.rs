@@ -1,5 +1,5 @@
-//! docs/onnx.md: the operators that are lowered. The test fails if the file is out of date; with `MESHTF_WRITE_DOCS=1` it rewrites
-//! the file.
+//! docs/onnx.md: the operators that are lowered. The test fails if the file is out of date; with `MESHTF_WRITE_DOCS=1` it
+//! rewrites the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

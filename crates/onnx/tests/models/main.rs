@@ -13,6 +13,7 @@ use std::path::Path;
 /// The files in the folder of a model, which may have its weights.
 pub fn beside(folder: &Path) -> impl FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>> + '_ {
     move |file| {
-        std::fs::read(folder.join(file)).map_err(|error| meshtf_tensor::failure::Failure::invalid(format!("{file}: {error}")))
+        std::fs::read(folder.join(file))
+            .map_err(|error| meshtf_tensor::failure::Failure::invalid(format!("{file}: {error}")))
     }
 }
