@@ -52,7 +52,7 @@ fn text(bytes: &[u8], read: fn(&str) -> bool) -> bool {
 
 /// A file that a user submits, in any format, and the graph in it.
 fn program(bytes: &[u8]) -> bool {
-    match meshtf_train::model::file::read(bytes) {
+    match crate::program_file::read(bytes) {
         Ok(program) => Graph::new(program.nodes).is_ok(),
         Err(error) => {
             assert!(!error.to_string().is_empty());

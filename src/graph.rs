@@ -1,5 +1,22 @@
 //! Programs as data: building them in Rust, reading and writing their files.
 
+/// Reads a graph file of any format that meshtf knows.
+///
+/// ```
+/// use meshtf::graph::{Graph, read};
+///
+/// // A file's bytes: a graph.json, a GraphDef, or an ONNX model.
+/// let bytes = br#"{ "version": 1, "nodes": { "y": { "op": "AddV2", "inputs": [40, 2] } }, "fetch": ["y"] }"#;
+/// let program = read(bytes)?;
+/// let graph = Graph::new(program.nodes)?;
+/// assert!(graph.output(&program.fetch[0]).is_ok());
+///
+/// let error = read(b"not a graph").unwrap_err();
+/// assert!(error.to_string().contains("graph"), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use crate::program_file::read;
 /// An attribute of a node: a number, a string, a dtype, a shape, a list.
 ///
 /// ```
@@ -317,20 +334,3 @@ pub use meshtf_graph::graphdef::to_binary as write_graphdef;
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::json::to_json;
-/// Reads a graph file of any format that meshtf knows.
-///
-/// ```
-/// use meshtf::graph::{Graph, read};
-///
-/// // A file's bytes: a graph.json, or a GraphDef.
-/// let bytes = br#"{ "version": 1, "nodes": { "y": { "op": "AddV2", "inputs": [40, 2] } }, "fetch": ["y"] }"#;
-/// let program = read(bytes)?;
-/// let graph = Graph::new(program.nodes)?;
-/// assert!(graph.output(&program.fetch[0]).is_ok());
-///
-/// let error = read(b"not a graph").unwrap_err();
-/// assert!(error.to_string().contains("graph"), "{error}");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[doc(inline)]
-pub use meshtf_train::model::file::read;

@@ -62,6 +62,8 @@ pub mod mesh;
 #[doc(hidden)]
 pub mod node;
 #[doc(hidden)]
+pub mod program_file;
+#[doc(hidden)]
 pub mod protocol;
 #[doc(hidden)]
 pub mod random;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use meshtf::program_file::{self, Ports};
 use meshtf::trainer::answers::{Answer, answers};
 use meshtf::trainer::folder::other_image;
 use meshtf::trainer::stored::{Which, fits};
@@ -36,14 +37,14 @@ const MAX_NAMED: usize = 8;
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphArgs {
-    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - is stdin
+    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), or an ONNX model; - is stdin
     graph: PathBuf,
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
     /// Value of a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
     /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not.
-    /// Text that begins with @ is quoted, NAME='"@text"'
+    /// For an input of an ONNX model it may also be ONNX's proto, x.pb. Text that begins with @ is quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
     /// Node to run without fetching its outputs; repeatable, or separated by commas
@@ -128,12 +129,17 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
 
 /// As [`read_graph`], with the bytes of the file.
 pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
+    read_with_ports(path).map(|(program, graph, bytes, _)| (program, graph, bytes))
+}
+
+/// As [`read_program`], with the inputs and outputs of an ONNX model.
+fn read_with_ports(path: &Path) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
-    let mut program = meshtf_train::model::file::read_beside(&bytes, &mut beside).map_err(|error| match error {
+    let (mut program, ports) = program_file::read_beside(&bytes, &mut beside).map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => at(&error),
     })?;
@@ -143,7 +149,7 @@ pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Tro
         let why = in_layer(&error, &bytes).unwrap_or_else(|| error.to_string());
         at(&place.map_or_else(|| why.clone(), |place| format!("{place}: {why}")))
     })?;
-    Ok((program, graph, bytes))
+    Ok((program, graph, bytes, ports))
 }
 
 /// The text of an error in a node of a layer, as one of the layer.
@@ -204,6 +210,8 @@ pub(super) struct StepRequest {
     /// All files that were read.
     files: Vec<PathBuf>,
     pub graph: Graph,
+    /// The inputs and outputs of an ONNX model.
+    pub ports: Ports,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
     pub targets: Vec<String>,
@@ -224,13 +232,14 @@ impl GraphArgs {
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<(&Path, Which)>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph, bytes) = read_program(&self.graph)?;
+        let (program, graph, bytes, ports) = read_with_ports(&self.graph)?;
+        let named = |names: &[String]| names.iter().map(|name| ports.tensor(name).to_owned()).collect();
 
         // Explicit fetches or targets mean that the current values of the variables are kept.
         let by_file = self.fetch.is_empty() && self.targets.is_empty();
         let (fetches, targets) = match by_file {
             true => (program.fetch, program.targets),
-            false => (self.fetch.clone(), self.targets.clone()),
+            false => (named(&self.fetch), self.targets.clone()),
         };
         let runs_init = by_file && !program.init.is_empty();
         let init = program.init;
@@ -252,6 +261,7 @@ impl GraphArgs {
         let mut seen = BTreeSet::new();
         let (mut trained, mut read) = (None, None);
         for Feed { tensor, value } in &self.feed {
+            let tensor = &ports.tensor(tensor).to_owned();
             let output = graph.output(tensor).map_err(|error| feed_error(&graph, tensor, &error))?;
             if !seen.insert(output) {
                 return Err(Trouble::input(format!(
@@ -259,7 +269,9 @@ impl GraphArgs {
                     graph.tensor_name(output)
                 )));
             }
+            let proto = value.strip_prefix('@').filter(|file| file.ends_with(".pb"));
             let as_trained = match value.strip_prefix('@') {
+                Some(_) if proto.is_some() => None,
                 Some(file) => {
                     let trained = match &mut trained {
                         Some(trained) => trained,
@@ -273,10 +285,18 @@ impl GraphArgs {
                 None => None,
             };
             let fed = match as_trained {
+                None if let (Some(file), Some(port)) = (proto, ports.input(tensor)) => {
+                    let bytes = self::read(Path::new(file)).map_err(|trouble| trouble.to_string());
+                    bytes.and_then(|bytes| port.fed(&bytes).map_err(|failure| format!("{file}: {}", failure.message)))
+                }
                 Some((unseen, whole)) => {
                     unseen.remarks.iter().for_each(mention);
                     read.get_or_insert(unseen);
                     Ok(whole)
+                }
+                None if let Some(port) = ports.input(tensor).filter(|port| port.is_list()) => {
+                    let element = port.dtype().map_err(|failure| failure.message);
+                    element.and_then(|dtype| fed(value, dtype)).map(|value| port.fed_tensor(value))
                 }
                 None => {
                     fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output))
@@ -306,7 +326,8 @@ impl GraphArgs {
         let file = self.graph.clone();
         let fed = self.feed.iter().filter_map(|feed| feed.value.strip_prefix('@')).map(PathBuf::from);
         let files = fed.chain([file.clone()]).chain(weights.map(|(path, _)| path.to_owned())).collect();
-        Ok(StepRequest { file, files, graph, feeds, fetches, targets, init, runs_init, text: bytes, fits, read })
+        let text = bytes;
+        Ok(StepRequest { file, files, graph, ports, feeds, fetches, targets, init, runs_init, text, fits, read })
     }
 }
 

@@ -5,8 +5,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meshtf::program_file::Ports;
 use meshtf_checkpoint::write_whole;
 use meshtf_graph::plan::{DeviceSummary, Summary};
+use meshtf_onnx::{Port, Shown};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
 use meshtf_tensor::render::to_json;
@@ -145,14 +147,15 @@ pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item =
 }
 
 /// Refuses an `--out` that could not be written, before anything runs for it.
-pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
+pub(super) fn check_save(folder: &Path, values: &[(&str, DType)], ports: &Ports) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
         return Err(Trouble::input(format!(
             "--out {}: it is a file; expected a folder, or a file that ends in .csv, .jsonl or .npy",
             folder.display()
         )));
     }
-    match values.iter().find(|(_, dtype)| *dtype == DType::String) {
+    let is_array = |fetch: &str| !ports.output(fetch).is_some_and(Port::is_proto);
+    match values.iter().find(|(fetch, dtype)| *dtype == DType::String && is_array(fetch)) {
         None => Ok(()),
         Some((fetch, _)) => Err(Trouble::input(format!(
             "--out: {fetch} is a string tensor, and strings are not written as .npy; leave it out of --fetch, or print it \
@@ -161,14 +164,16 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), 
     }
 }
 
-/// The files of fetches in a folder: `DIR/NAME.npy`. Characters that a file name cannot contain become `_`.
-pub(super) fn files_of(folder: &Path, names: &[String]) -> Vec<PathBuf> {
+/// The files of fetches in a folder: `DIR/NAME.npy`, or for an output of an ONNX model that NumPy has no dtype for `DIR/NAME.pb`.
+/// Characters that a file name cannot contain become `_`.
+pub(super) fn files_of(folder: &Path, names: &[String], ports: &Ports) -> Vec<PathBuf> {
     let mut taken = std::collections::BTreeSet::new();
     let mut file = |name: &String| {
         let stem: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+        let ending = if ports.output(name).is_some_and(Port::is_proto) { "pb" } else { "npy" };
         (1..)
-            .map(|n| if n == 1 { format!("{stem}.npy") } else { format!("{stem}-{n}.npy") })
+            .map(|n| if n == 1 { format!("{stem}.{ending}") } else { format!("{stem}-{n}.{ending}") })
             .find(|file| taken.insert(file.to_lowercase()))
             .expect("there are more numbers than names")
     };
@@ -176,12 +181,17 @@ pub(super) fn files_of(folder: &Path, names: &[String]) -> Vec<PathBuf> {
 }
 
 /// Writes each value to its file ([`files_of`]), each whole or not at all, and returns the files.
-pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
+pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor], ports: &Ports) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
-    let files = files_of(folder, names);
+    let files = files_of(folder, names, ports);
     let mut arrays = Vec::with_capacity(values.len());
-    for (path, value) in files.iter().zip(values) {
-        arrays.push(npy::write(value).map_err(|failure| cannot(path, &failure.message))?);
+    for ((path, name), value) in files.iter().zip(names).zip(values) {
+        let bytes = match ports.output(name).map(|port| port.shown(value)) {
+            Some(Ok(Shown::Proto(bytes))) => Ok(bytes),
+            Some(Err(failure)) => Err(failure),
+            Some(Ok(Shown::Tensor(_))) | None => npy::write(value),
+        };
+        arrays.push(bytes.map_err(|failure| cannot(path, &failure.message))?);
     }
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
     for (path, array) in files.iter().zip(&arrays) {

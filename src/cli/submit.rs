@@ -160,8 +160,8 @@ impl StepArgs {
                 output::check_out(file)
             }
             Some(folder) => {
-                output::check_save(folder, &job.fetch_types()?)?;
-                let files = output::files_of(folder, &job.fetches);
+                output::check_save(folder, &job.fetch_types()?, &job.ports)?;
+                let files = output::files_of(folder, &job.fetches, &job.ports);
                 files.iter().try_for_each(|file| output::check_is_no_input(file, job.inputs()))
             }
             None => Ok(()),
@@ -377,7 +377,7 @@ impl StepArgs {
             return lines.result();
         }
         let files = match &self.out {
-            Some(folder) => output::save(folder, &job.fetches, &ran.values)?,
+            Some(folder) => output::save(folder, &job.fetches, &ran.values, &job.ports)?,
             None => Vec::new(),
         };
         let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));

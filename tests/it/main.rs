@@ -25,6 +25,7 @@ mod lowering;
 mod memory;
 mod models;
 mod network;
+mod onnx;
 mod ops;
 mod output;
 mod packaging;

@@ -141,6 +141,12 @@ impl Shapes {
             || like(a).is_some_and(|number| Some(number) == like(b))
     }
 
+    /// The elements of a small integer tensor, in row-major order, as far as they are known; `None` if nothing is known of them.
+    pub fn integers(&self, output: Output) -> Option<Vec<Option<i64>>> {
+        let known = |element: &Element| if let Element::Known(value) = element { Some(*value) } else { None };
+        Some(self.fact(output)?.elements.as_ref()?.iter().map(known).collect())
+    }
+
     /// Whether an output is known to be an integer tensor without elements.
     pub fn is_empty_list(&self, output: Output) -> bool {
         self.fact(output).and_then(|fact| fact.elements.as_ref()).is_some_and(Vec::is_empty)

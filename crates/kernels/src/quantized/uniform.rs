@@ -285,13 +285,9 @@ fn add(inputs: Inputs, [lhs_axis, rhs_axis, axis]: [Option<usize>; 3], limits: L
     };
     let (lhs, rhs) = (operand(&lhs, &of_lhs, "lhs")?, operand(&rhs, &of_rhs, "rhs")?);
     let rhs = rhs.slice::<i32>()?;
-    let mut at = 0;
-    let mut sums = Vec::with_capacity(rhs.len());
     let channels = Channels::along(axis, shape.dims());
-    for zero in channels.mapped(lhs.slice::<i32>()?, |i, x| x.wrapping_add(total.zero(i))) {
-        sums.push(limits.clamped(zero.wrapping_add(rhs[at])));
-        at += 1;
-    }
+    let offset = channels.mapped(lhs.slice::<i32>()?, |i, x| x.wrapping_add(total.zero(i)));
+    let sums = offset.into_iter().zip(rhs).map(|(x, &y)| limits.clamped(x.wrapping_add(y))).collect();
     Ok(smallvec![Tensor::from_stored(DType::QI32, shape, sums)])
 }
 

@@ -1,0 +1,216 @@
+//! Files that lie, contradict themselves, or ask for more than there is: each is refused with the place and the reason, and none
+//! ends the process.
+
+use meshtf_onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
+};
+use meshtf_tensor::failure::Failure;
+use prost::Message as _;
+
+use super::recorded;
+
+fn info(name: &str) -> ValueInfoProto {
+    let ty = TensorType { elem_type: 1, shape: Some(TensorShapeProto::default()) };
+    ValueInfoProto { name: name.to_owned(), r#type: Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) }
+}
+
+fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    NodeProto { op_type: op.to_owned(), input: names(inputs), output: names(&[output]), ..NodeProto::default() }
+}
+
+fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { domain: domain.to_owned(), version }
+}
+
+/// A model of these nodes from x to y.
+fn model(nodes: Vec<NodeProto>) -> ModelProto {
+    let graph = GraphProto { node: nodes, input: vec![info("x")], output: vec![info("y")], ..GraphProto::default() };
+    ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset("", 21)], ..ModelProto::default() }
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+    match meshtf_onnx::read(bytes, &mut beside) {
+        Ok(_) => panic!("it was read"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn refused(model: &ModelProto, parts: &[&str]) {
+    let why = refusal(&model.encode_to_vec());
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}\nlacks one of {parts:?}");
+}
+
+/// The model of one constant.
+fn constant(tensor: TensorProto) -> ModelProto {
+    let mut made = model(vec![node("Identity", &["w"], "y")]);
+    made.graph.as_mut().unwrap().initializer = vec![TensorProto { name: "w".to_owned(), data_type: 1, ..tensor }];
+    made
+}
+
+#[test]
+fn sizes_that_lie_are_refused() {
+    let four = Some(vec![0u8; 4].into());
+    refused(
+        &constant(TensorProto { dims: vec![1 << 40], raw_data: four.clone(), ..TensorProto::default() }),
+        &["node w", "limit"],
+    );
+    refused(
+        &constant(TensorProto { dims: vec![2], raw_data: four.clone(), ..TensorProto::default() }),
+        &["node w", "8 bytes", "4"],
+    );
+    refused(
+        &constant(TensorProto { dims: vec![-1], raw_data: four, ..TensorProto::default() }),
+        &["node w", "negative"],
+    );
+    refused(
+        &constant(TensorProto { dims: vec![3], float_data: vec![1.0], ..TensorProto::default() }),
+        &["node w", "1 element"],
+    );
+}
+
+#[test]
+fn files_outside_of_the_folder_are_not_opened() {
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: key.to_owned(), value: value.to_owned() };
+    let external = |location: &str| {
+        let external_data = vec![entry("location", location), entry("offset", "0"), entry("length", "4")];
+        constant(TensorProto { dims: vec![1], data_location: 1, external_data, ..TensorProto::default() })
+    };
+    for location in ["../w.bin", "/etc/passwd", "a/../../w.bin", "a\\w.bin", "c:w.bin"] {
+        refused(&external(location), &["node w", &format!("{location:?}"), "in the model's folder"]);
+    }
+    refused(&external("a/w.bin"), &["a/w.bin was opened"]);
+    // Bytes beyond the end of the file.
+    let bytes = external("w.bin").encode_to_vec();
+    let why = meshtf_onnx::read(&bytes, &mut |_| Ok(vec![0; 3])).unwrap_err().to_string();
+    assert!(why.contains("w.bin") && why.contains('4') && why.contains('3'), "{why}");
+}
+
+#[test]
+fn graphs_that_lead_back_are_refused() {
+    refused(
+        &model(vec![node("Add", &["x", "b"], "a"), node("Neg", &["a"], "b"), node("Neg", &["b"], "y")]),
+        &["node a", "\"b\""],
+    );
+    let call = |name: &str| NodeProto { domain: "own".to_owned(), ..node(name, &["x"], "y") };
+    let function = |name: &str, nodes: Vec<NodeProto>| FunctionProto {
+        name: name.to_owned(),
+        domain: "own".to_owned(),
+        input: vec!["x".to_owned()],
+        output: vec!["y".to_owned()],
+        node: nodes,
+        ..FunctionProto::default()
+    };
+    // A function that calls itself.
+    let mut made = model(vec![call("f")]);
+    made.opset_import.push(opset("own", 1));
+    made.functions = vec![function("f", vec![call("f")])];
+    refused(&made, &["nested more than"]);
+    // Functions that call each other ten times each: a number of nodes with 18 digits.
+    made.functions = (0..18)
+        .map(|i| {
+            let inner: Vec<NodeProto> = (0..10)
+                .map(|j| {
+                    let (from, to) = (format!("v{j}"), if j == 9 { "y".to_owned() } else { format!("v{}", j + 1) });
+                    let from = if j == 0 { "x".to_owned() } else { from };
+                    let op = if i == 0 { "Dropout".to_owned() } else { format!("f{}", i - 1) };
+                    let domain = if i == 0 { String::new() } else { "own".to_owned() };
+                    NodeProto { domain, ..node(&op, &[&from], &to) }
+                })
+                .collect();
+            function(&format!("f{i}"), inner)
+        })
+        .collect();
+    made.graph.as_mut().unwrap().node = vec![call("f17")];
+    refused(&made, &["more than", "nodes"]);
+}
+
+#[test]
+fn files_of_nothing_but_messages_are_refused() {
+    // Two bytes for each of eight million nodes, within the graph.
+    let nodes = [0x0a, 0x00].repeat(8 << 20);
+    let mut bytes = vec![0x08, 10, 0x3a];
+    let mut length = nodes.len();
+    while length > 127 {
+        bytes.push((length & 127) as u8 | 128);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes.extend(nodes);
+    assert!(meshtf_onnx::is_model(&bytes));
+    assert!(refusal(&bytes).contains("messages"), "{}", refusal(&bytes));
+    // Branches within branches.
+    let mut graph =
+        GraphProto { output: vec![info("y")], node: vec![node("Neg", &["x"], "y")], ..GraphProto::default() };
+    for _ in 0..60 {
+        let branch = |name: &str| AttributeProto {
+            name: name.to_owned(),
+            g: Some(Box::new(graph.clone())),
+            r#type: 5,
+            ..AttributeProto::default()
+        };
+        let mut inner = node("If", &["x"], "y");
+        inner.attribute = vec![branch("then_branch")];
+        graph = GraphProto { output: vec![info("y")], node: vec![inner], ..GraphProto::default() };
+    }
+    let mut made = model(Vec::new());
+    made.graph.as_mut().unwrap().node = graph.node;
+    refused(&made, &["nested more than"]);
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    refused(
+        &model(vec![node("Frobnicate", &["x"], "y")]),
+        &["node y", "unsupported ONNX operator: Frobnicate of ai.onnx, opset 21"],
+    );
+    let mut made = model(vec![node("Neg", &["x"], "y")]);
+    made.opset_import = vec![opset("", 99)];
+    refused(&made, &["opset 99"]);
+    made.opset_import.clear();
+    refused(&made, &["does not state which version"]);
+    refused(&model(vec![node("Neg", &[], "y")]), &["node y", "Neg", "input 0 is missing"]);
+    let mut axis = node("Softmax", &["x"], "y");
+    axis.attribute =
+        vec![AttributeProto { name: "axis".to_owned(), i: Some(7), r#type: 2, ..AttributeProto::default() }];
+    refused(&constant_vector(axis), &["Softmax", "axis 7"]);
+}
+
+/// A model of one node on a vector.
+fn constant_vector(node: NodeProto) -> ModelProto {
+    let mut made = model(vec![node]);
+    let shape = TensorShapeProto { dim: vec![Default::default()] };
+    let ty = TensorType { elem_type: 1, shape: Some(shape) };
+    made.graph.as_mut().unwrap().input[0].r#type = Some(TypeProto { value: Some(TypeValue::Tensor(ty)) });
+    made
+}
+
+#[test]
+fn damaged_files_are_refused_or_read_and_never_panic() {
+    let mut count = 0;
+    let mut read = 0;
+    for (number, case) in recorded::cases("cases.pb").iter().enumerate() {
+        // Cut off.
+        for length in (0..case.model.len()).step_by(case.model.len() / 4 + 1) {
+            let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+            let _ = meshtf_onnx::read(&case.model[..length], &mut beside);
+        }
+        // One byte changed: at places, and to values, that follow from the number of the case.
+        for change in 0..24usize {
+            let mut bytes = case.model.clone();
+            let at = (number * 31 + change * 97) % bytes.len();
+            bytes[at] = match change % 4 {
+                0 => bytes[at].wrapping_add(1),
+                1 => bytes[at] ^ 0x80,
+                2 => 0,
+                _ => (number * 7 + change) as u8,
+            };
+            let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+            count += 1;
+            read += usize::from(meshtf_onnx::read(&bytes, &mut beside).is_ok());
+        }
+    }
+    assert!(count > 10_000 && read > 1_000, "{read} of {count} were read");
+}

@@ -1,0 +1,114 @@
+//! Cases of onnx's own suite, and whole models with the answers of onnxruntime, as `tests/onnx/record.py` records them.
+
+use meshtf_graph::Graph;
+use meshtf_tensor::Tensor;
+use prost::Message as _;
+
+use super::{beside, check};
+
+/// A file of recorded cases.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Cases {
+    #[prost(message, repeated, tag = "1")]
+    pub case: Vec<Case>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Case {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(double, tag = "2")]
+    pub rtol: f64,
+    #[prost(double, tag = "3")]
+    pub atol: f64,
+    #[prost(bytes = "vec", tag = "4")]
+    pub model: Vec<u8>,
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub inputs: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    pub outputs: Vec<Vec<u8>>,
+}
+
+/// Cases that are refused, and the part of the message that names the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("test_ai_onnx_ml_tree_ensemble_set_membership", "TreeEnsemble of ai.onnx.ml"),
+    ("test_ai_onnx_ml_tree_ensemble_single_tree", "TreeEnsemble of ai.onnx.ml"),
+    ("test_image_decoder_decode_jpeg2k_rgb", "Unknown image file format"),
+    ("test_image_decoder_decode_pnm_rgb", "Unknown image file format"),
+    ("test_image_decoder_decode_tiff_rgb", "Unknown image file format"),
+    ("test_image_decoder_decode_webp_rgb", "Unknown image file format"),
+    ("test_if_opt", "an optional, of which only a step tells"),
+    ("test_loop16_seq_none", "an optional, of which only a step tells"),
+    ("test_melweightmatrix", "that only a step computes"),
+    ("test_split_to_sequence_1", "that only a step computes"),
+];
+
+/// Cases whose answers differ, and the reason.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("test_image_decoder_decode_jpeg_bgr", "JPEG decoders round differently: by 1 at most"),
+    ("test_image_decoder_decode_jpeg_grayscale", "the same"),
+    ("test_image_decoder_decode_jpeg_rgb", "the same"),
+    ("test_dft_inverse", "the expected rounding errors around zero are those of NumPy's transform"),
+    ("test_dft_inverse_opset19", "the same"),
+];
+
+pub fn cases(file: &str) -> Vec<Case> {
+    let path = meshtf_testing::means::root().join("tests/data/onnx").join(file);
+    Cases::decode(&std::fs::read(path).unwrap()[..]).unwrap().case
+}
+
+/// The feeds of a model, by the names of its tensors.
+type Feeds = fn(&meshtf_onnx::Model) -> Vec<(String, Tensor)>;
+
+fn run(case: &Case, feeds: Option<Feeds>) -> Result<(), String> {
+    let model = meshtf_onnx::read(&case.model, &mut beside("".as_ref())).map_err(|error| error.to_string())?;
+    let graph = Graph::new(model.nodes.clone()).map_err(|error| error.to_string())?;
+    let all = |values: &[Vec<u8>]| values.iter().cloned().map(Some).collect::<Vec<_>>();
+    let outputs = all(&case.outputs);
+    match feeds {
+        Some(feeds) => check::compared(&model, &graph, &feeds(&model), &outputs, (case.rtol, case.atol)),
+        None => check::step(&model, &graph, &all(&case.inputs), &outputs, (case.rtol, case.atol)),
+    }
+}
+
+#[test]
+fn operators_answer_as_onnx_specifies() {
+    let mut wrong = Vec::new();
+    let all = cases("cases.pb");
+    for case in &all {
+        let outcome = run(case, None);
+        if let Some((_, why)) = REFUSED.iter().find(|(name, _)| *name == case.name) {
+            match outcome {
+                Err(message) if message.contains(why) => {}
+                other => wrong.push(format!("{} is to be refused: {other:?}", case.name)),
+            }
+        } else if !DIFFERENT.iter().any(|(name, _)| *name == case.name)
+            && let Err(why) = outcome
+        {
+            wrong.push(format!("{}: {why}", case.name));
+        }
+    }
+    assert!(all.len() > 400, "{} cases", all.len());
+    assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+/// The image that the recorder feeds.
+fn image(model: &meshtf_onnx::Model) -> Vec<(String, Tensor)> {
+    let port = &model.inputs[0];
+    let size = |dim: &meshtf_onnx::Dim| match dim {
+        meshtf_onnx::Dim::Size(size) => *size,
+        meshtf_onnx::Dim::Named(_) => 1,
+    };
+    let dims: Vec<usize> = port.dims.iter().flatten().map(size).collect();
+    let values = (0..dims.iter().product::<usize>()).map(|i| (i * 7919 % 1009) as f32 / 1009.0 - 0.5).collect();
+    vec![(port.tensor.clone(), Tensor::from_vec(dims, values))]
+}
+
+#[test]
+fn whole_models_answer_as_onnxruntime_does() {
+    let all = cases("models.pb");
+    assert_eq!(all.len(), 2);
+    for case in all {
+        run(&case, Some(image)).unwrap_or_else(|why| panic!("{}: {why}", case.name));
+    }
+}
