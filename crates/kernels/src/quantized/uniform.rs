@@ -1,5 +1,5 @@
-//! Numbers with a scale and a zero point: an integer `q` stands for `(q - zero) * scale`, with one of each for all numbers, or for
-//! each slice along an axis.
+//! Numbers with a scale and a zero point: an integer `q` stands for `(q - zero) * scale`, with one of each for all numbers, or
+//! for each slice along an axis.
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Stored, Tensor, with_type};
