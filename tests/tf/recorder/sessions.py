@@ -124,7 +124,9 @@ def target(cluster):
 def one_step(session, graph, step, feeds):
     targets = [graph.get_operation_by_name(name.split(":")[0]) for name in step.get("targets") or []]
     try:
-        return [values.array_of(value) for value in session.run([list(step["fetches"]), targets], feeds)[0]]
+        found = session.run([list(step["fetches"]), targets], feeds)[0]
+        dtypes = [graph.get_tensor_by_name(name if ":" in name else f"{name}:0").dtype for name in step["fetches"]]
+        return [values.array_of(value, dtype.base_dtype) for value, dtype in zip(found, dtypes)]
     except tf.errors.OpError as error:
         return error
 

@@ -1,6 +1,7 @@
-//! Numbers with a scale and a zero point: an integer `q` stands for `(q - zero) * scale`, with one of each for all numbers, or
-//! for each slice along an axis.
+//! Numbers with a scale and a zero point: an integer `q` stands for `(q - zero) * scale`. There is one of each for all numbers,
+//! or for each slice along an axis.
 
+use meshtf_loops::turn::paced;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Shape, Stored, Tensor, with_type};
 use smallvec::smallvec;
@@ -284,10 +285,9 @@ fn add(inputs: Inputs, [lhs_axis, rhs_axis, axis]: [Option<usize>; 3], limits: L
         array::broadcast_to(Tensor::from_vec(x.shape().clone(), numbers), shape.clone())
     };
     let (lhs, rhs) = (operand(&lhs, &of_lhs, "lhs")?, operand(&rhs, &of_rhs, "rhs")?);
-    let rhs = rhs.slice::<i32>()?;
-    let channels = Channels::along(axis, shape.dims());
-    let offset = channels.mapped(lhs.slice::<i32>()?, |i, x| x.wrapping_add(total.zero(i)));
-    let sums = offset.into_iter().zip(rhs).map(|(x, &y)| limits.clamped(x.wrapping_add(y))).collect();
+    let shifted = Channels::along(axis, shape.dims()).mapped(lhs.slice::<i32>()?, |i, x| x.wrapping_add(total.zero(i)));
+    let pairs = paced(shifted.into_iter().zip(rhs.slice::<i32>()?), 2);
+    let sums = pairs.map(|(x, &y)| limits.clamped(x.wrapping_add(y))).collect();
     Ok(smallvec![Tensor::from_stored(DType::QI32, shape, sums)])
 }
 

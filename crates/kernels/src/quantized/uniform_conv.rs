@@ -293,8 +293,8 @@ impl Conv {
         Ok(ordered)
     }
 
-    /// The elements of an image under the window at a position, and those of the filter over them, as offsets; `None` for
-    /// padding.
+    /// The elements of an image under the window at a position, and those of the filter over them, as offsets. Padding has no
+    /// element.
     fn under(&self, place: &[usize], windows: &[usize], lhs: &[usize], rhs: &[usize]) -> Vec<(Option<usize>, usize)> {
         let one = |at: usize| {
             let (mut element, mut weight) = (Some(0), 0);
