@@ -250,7 +250,7 @@ impl<'o> Cx<'o> {
             self.bind(name, bound.into());
         }
         if let Some(scope) = self.scopes.last_mut() {
-            for info in graph.value_info.iter().chain(&graph.output) {
+            for info in &graph.value_info {
                 if let Ok(Some((_, shape))) = tensor_type(info.r#type.as_ref())
                     && shape.0.is_some()
                 {
