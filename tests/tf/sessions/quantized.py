@@ -44,6 +44,11 @@ with tf.device("/job:worker/task:0"):
     joined = tf.concat([tf.identity(kept), bytes_], 0, name="joined")
     whole = tf.cast(joined, tf.int32, name="whole")
     bits = tf.bitcast(joined, tf.qint8, name="bits")
+    named = dict(tensor_names=["bytes", "bits"])
+    save = raw.SaveV2(prefix="newer", shape_and_slices=["", ""], tensors=[joined, bits], **named, name="save")
+    save_older = raw.Save(filename="older", data=[joined, bits], **named, name="save_older")
+    newer = raw.RestoreV2(prefix="newer", shape_and_slices=["", ""], dtypes=[tf.quint8, tf.qint8], **named, name="newer")
+    older = raw.Restore(file_pattern="older", tensor_name="bits", dt=tf.qint8, name="older")
 
 first, second = [[0, 255], [128, 7]], [[1, 2], [3, 254]]
 STEPS = [
@@ -53,6 +58,8 @@ STEPS = [
     step([biased[0], biased[2]], feeds={image: pixels, bytes_: second}),
     step([keep], feeds={bytes_: first}, check="exact"),
     step([joined, whole, bits], feeds={bytes_: second}, check="exact"),
+    step(targets=[save, save_older], feeds={bytes_: second}),
+    step([newer[0], newer[1], older], check="exact"),
     step(targets=[put], feeds={image: pixels, bytes_: first}),
     step(targets=[put], feeds={image: -pixels / 2, bytes_: second}),
     step([size]),
