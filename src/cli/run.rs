@@ -24,6 +24,7 @@ use super::{Outcome, Trouble, complete};
 Examples:
   meshtf run graph.json
   meshtf run graph.json --fetch y --feed x=2.5
+  meshtf run model.onnx --feed x=@x.npy
   meshtf run graph.json --backend wgpu --soft-placement")]
 pub struct Args {
     #[command(flatten)]

@@ -82,7 +82,21 @@ fn split(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let text = if separator.is_empty() { op!(cx.em, "StringStrip", flat)? } else { flat };
     let args = vec![text.into(), separator.into()];
     let parts = cx.em.many("StringSplitV2", args, &[("maxsplit", most.into())], 3)?;
-    let (places, values, shape) = (parts[0], parts[1], parts[2]);
+    let (mut places, mut values, mut shape) = (parts[0], parts[1], parts[2]);
+    if separator.is_empty() && most > 0 {
+        // The op has an empty rest after the last word that may be split off.
+        let some = op!(cx.em, "NotEqual", values, "")?;
+        let kept = op!(cx.em, "Where", some)?;
+        let kept = op!(cx.em, "Reshape", kept, [-1i64])?;
+        (places, values) = (op!(cx.em, "GatherV2", places, kept, 0i64)?, op!(cx.em, "GatherV2", values, kept, 0i64)?);
+        let columns = op!(cx.em, "GatherV2", places, 1i64, 1i64)?;
+        let last = cx.em.constant(Tensor::vector(vec![-1i64]))?;
+        let columns = cx.concat(&[columns, last], 0)?;
+        let width = cx.reduce("Max", columns, &[0], true)?;
+        let width = op!(cx.em, "AddV2", width, 1i64)?;
+        let rows = cx.slice(shape, 0, Size::Known(0), Some(Size::Known(1)))?;
+        shape = cx.concat(&[rows, width], 0)?;
+    }
     let empty = cx.em.constant(Tensor::scalar(Vec::<u8>::new()))?;
     let dense = op!(cx.em, "SparseToDense", places, shape, values, empty)?;
     let width = op!(cx.em, "GatherV2", shape, 1i64, 0i64)?;
