@@ -8,10 +8,12 @@ mod accumulator;
 mod aggregator;
 mod barrier;
 mod batch;
+mod ensemble;
 mod expiry;
 mod iterator;
 mod list;
 mod mutex;
+mod quantile_streams;
 mod queue;
 mod reader;
 mod saved;
@@ -36,6 +38,7 @@ pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
 pub(super) use batch::{BatchLimits, Batching, Call as BatchCall, Use as BatchUse, rows_of as rows_of_call};
+pub(super) use ensemble::TreeEnsemble;
 pub(super) use iterator::Iterator;
 use list::Look;
 pub use list::ResourceInfo;
@@ -46,6 +49,7 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{Budget, Holder};
 pub(super) use mutex::{Lock, Mutex};
+pub(super) use quantile_streams::QuantileStreams;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
 pub use saved::Saved;
@@ -193,6 +197,8 @@ const KINDS: &[Seen] = &[
     seen::<LookupTable>,
     seen::<Reader>,
     seen::<Aggregator>,
+    seen::<TreeEnsemble>,
+    seen::<QuantileStreams>,
 ];
 
 fn seen<R: Resource>(any: &dyn Any) -> Option<&dyn Resource> {

@@ -18,6 +18,7 @@ mod reduce;
 mod sparse;
 mod spectrum;
 mod state;
+mod trees;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -32,7 +33,7 @@ pub(super) type Rule = fn(&Call) -> Option<Vec<Fact>>;
 type Entry = (&'static str, Rule, Extent);
 
 /// The tables of the families, and the rules that belong to none.
-const FAMILIES: [&[Entry]; 15] = [
+const FAMILIES: [&[Entry]; 16] = [
     &[("none", |_| Some(Vec::new()), Extent::Shapes), ("unknown", nothing_known, Extent::Unknown)],
     arrange::RULES,
     elementwise::RULES,
@@ -48,6 +49,7 @@ const FAMILIES: [&[Entry]; 15] = [
     sparse::RULES,
     spectrum::RULES,
     state::RULES,
+    trees::RULES,
 ];
 
 static BY_NAME: LazyLock<HashMap<&str, ShapeRule>> = LazyLock::new(|| all().map(|rule| (rule.name, rule)).collect());
