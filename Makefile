@@ -81,7 +81,8 @@ test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against 
 	$(call say,programs of TensorFlow's own client; and that what is recorded of TensorFlow is what it answers)
 	@MESHTF='$(MESHTF)' TF1_CLIENT='$(if $(wildcard $(TF1_VENV)/ready),$(abspath $(TF1_VENV))/bin/python)' \
 		'$(TF_VENV)/bin/python' tests/tf/run.py & programs=$$!; \
-		'$(TF_VENV)/bin/python' tests/tf/record.py --check; checked=$$?; wait $$programs && exit $$checked
+		'$(TF_VENV)/bin/python' tests/tf/record.py --check$(if $(wildcard $(TF1_VENV)/ready), \
+			&& '$(TF1_VENV)/bin/python' tests/tf/record_1_15.py --check); checked=$$?; wait $$programs && exit $$checked
 
 tensorflow: $(TF_VENV)/ready
 tensorflow-1.15: $(TF1_VENV)/ready

@@ -250,7 +250,8 @@ pub struct DeviceStatus {
 pub struct ResourceStatus {
     /// `variable`, `queue`, `barrier`, `mutex`, `batch`, `parts of batches`, `accumulator`, `tensor array`, `stack`,
     /// `staging area`, `map of sparse tensors`, `session's tensors`, `iterator`, `lookup table`, `reader`, `summary writer`,
-    /// `aggregator of statistics` or `dummy`, a handle that an op's signature demands and that no kernel uses.
+    /// `aggregator of statistics`, `ensemble of trees`, `streams of quantiles` or `dummy`, a handle that an op's signature
+    /// demands and that no kernel uses.
     pub kind: String,
     /// The device that it is on.
     pub device: DeviceName,

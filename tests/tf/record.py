@@ -41,6 +41,17 @@ def kind_of(path):
     return None
 
 
+def is_for_version_1(path):
+    """Whether a program, or the folder of a case, is for TensorFlow 1.15, which `record_1_15.py` asks."""
+    if path.endswith(".py"):
+        with open(path) as file:
+            return "\nVERSION = 1\n" in file.read()
+    if path.endswith(".json"):
+        return False
+    with open(os.path.join(path, "case.json")) as file:
+        return json.load(file)["tf_version"].startswith("1.")
+
+
 def everything():
     listed = [path for name in ("kernels", "updates", "gradients", "shapes") for path in glob.glob(os.path.join(TESTS, "data", name, "*.json"))]
     listed = [path for path in listed if os.path.basename(path) != OUR_OWN]
@@ -150,6 +161,7 @@ def main():
     if not options.paths and not options.check:
         arguments.error("what is to be recorded?")
     paths = options.paths or everything() + sorted(glob.glob(os.path.join(HERE, "sessions", "*.py")))
+    paths = [path for path in paths if not is_for_version_1(path)]
     for path in paths:
         if kind_of(path) is None:
             arguments.error(f"{path} is no file of single ops (.json), program (.py) or folder with a case.json")

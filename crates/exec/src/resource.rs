@@ -8,10 +8,12 @@ mod accumulator;
 mod aggregator;
 mod barrier;
 mod batch;
+mod ensemble;
 mod expiry;
 mod iterator;
 mod list;
 mod mutex;
+mod quantile_streams;
 mod queue;
 mod reader;
 mod record_input;
@@ -37,6 +39,7 @@ pub(super) use accumulator::{Accumulator, Form, Gradient, Slices};
 pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
 pub(super) use batch::{BatchLimits, Batching, Call as BatchCall, Use as BatchUse, rows_of as rows_of_call};
+pub(super) use ensemble::TreeEnsemble;
 pub(super) use iterator::Iterator;
 use list::Look;
 pub use list::ResourceInfo;
@@ -47,6 +50,7 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{Budget, Holder};
 pub(super) use mutex::{Lock, Mutex};
+pub(super) use quantile_streams::QuantileStreams;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
 pub(super) use record_input::{RecordFiles, RecordInput};
@@ -196,6 +200,8 @@ const KINDS: &[Seen] = &[
     seen::<Reader>,
     seen::<RecordInput>,
     seen::<Aggregator>,
+    seen::<TreeEnsemble>,
+    seen::<QuantileStreams>,
 ];
 
 fn seen<R: Resource>(any: &dyn Any) -> Option<&dyn Resource> {

@@ -1,6 +1,6 @@
 //! The ops on resources that last longer than a step (variables, queues, accumulators, staging areas, iterators, tables,
-//! readers, files), and on values other than tensors that live as long as they flow through a step (tensor arrays, stacks,
-//! lists, optionals, datasets).
+//! readers, files, ensembles of trees), and on values other than tensors that live as long as they flow through a step (tensor
+//! arrays, stacks, lists, optionals, datasets).
 //!
 //! Each file registers its ops by name. An op is compiled once for its node, and then finds its resources through the handles
 //! that flow in.
@@ -25,6 +25,7 @@ mod named;
 mod op;
 mod optional;
 mod python;
+mod quantile_streams;
 mod queue;
 mod ragged;
 mod reader;
@@ -42,6 +43,7 @@ mod summary;
 mod table;
 mod temporary;
 mod tensor_array;
+mod trees;
 mod variable;
 
 use std::sync::LazyLock;
@@ -104,5 +106,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     sparse::register(&mut ops);
     ragged::register(&mut ops);
     sparse_map::register(&mut ops);
+    trees::register(&mut ops);
+    quantile_streams::register(&mut ops);
     ops
 });

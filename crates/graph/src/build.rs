@@ -362,21 +362,21 @@ pub(super) fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, 
 }
 
 /// The range of the `count` inputs for each formal input: one, or for an argument of variable length the number in its
-/// attribute, or else all inputs that the later ones, of length one, leave.
+/// attribute, or else all inputs that the later ones, each with its number or one, leave.
 pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range<usize>> {
     let mut next = 0;
     let mut shares = Vec::with_capacity(op.inputs.len());
+    let stated = |arg: &ArgDef| match arg.ty {
+        ArgType::Fixed(_) | ArgType::Attr(_) => Some(1),
+        ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
+        ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
+    };
     for (i, arg) in op.inputs.iter().enumerate() {
-        let stated = match arg.ty {
-            ArgType::Fixed(_) | ArgType::Attr(_) => Some(1),
-            ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
-            ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
-        };
         // Arguments of the same length attribute share the remainder, as the indices and the data of a DynamicStitch do.
-        let sharing = op.inputs[i..].iter().filter(|other| length(other) == length(arg)).count();
-        let later = op.inputs.len() - i - sharing;
+        let (alike, others): (Vec<_>, Vec<_>) = op.inputs[i..].iter().partition(|other| length(other) == length(arg));
+        let later = others.iter().fold(0usize, |sum, other| sum.saturating_add(stated(other).unwrap_or(1)));
         let left = count - next;
-        let take = stated.unwrap_or(left.saturating_sub(later) / sharing).min(left);
+        let take = stated(arg).unwrap_or(left.saturating_sub(later) / alike.len()).min(left);
         shares.push(next..next + take);
         next += take;
     }

@@ -39,6 +39,7 @@ mod sets;
 mod sparse;
 mod text;
 mod train;
+pub mod trees;
 pub mod update;
 
 pub use array::{Gather, ignores_bad_indices, nd_slices};
@@ -132,5 +133,6 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     legacy::register(&mut ops);
     scatter::register(&mut ops);
     train::register(&mut ops);
+    trees::register(&mut ops);
     ops
 });

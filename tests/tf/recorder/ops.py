@@ -7,6 +7,9 @@ the canonical class, with `message`, words that every implementation's error mus
 Three marks are for the recorder alone. `onednn: true`: only TensorFlow's oneDNN kernels take this on a CPU. `unset: [3]`:
 TensorFlow leaves this output as its memory was, so that what is recorded of it is our own choice. `ours: "why"`: TensorFlow is
 not asked, for that reason.
+
+`version: 1`: TensorFlow 2 has no kernel any more, so that TensorFlow 1.15 is asked, by `record_1_15.py`. This file and
+`sessions.py` therefore run with Python 3.7, too.
 """
 
 import itertools
@@ -42,6 +45,18 @@ def spans(text):
         at = end
 
 
+def definition_of(name):
+    """An op's definition, or None."""
+    if hasattr(op_def_registry, "get"):
+        return op_def_registry.get(name)
+    return op_def_registry.get_registered_ops().get(name)
+
+
+def is_for_this(version):
+    """Whether a case or a session is for this version of TensorFlow: 1 or 2."""
+    return version == int(tf.version.VERSION.split(".")[0])
+
+
 def is_recorded(case):
     return "outputs" in case or "error" in case
 
@@ -52,7 +67,7 @@ def check(path, onednn):
         cases = json.load(file)
     count, wrong = 0, []
     for number, case in enumerate(cases):
-        if "ours" in case or case.get("onednn", False) != onednn:
+        if "ours" in case or case.get("onednn", False) != onednn or not is_for_this(case.get("version", 2)):
             continue
         count += 1
         why = difference(case) if is_recorded(case) else "there is no answer yet: record it"
@@ -63,7 +78,10 @@ def check(path, onednn):
 
 def record(path, onednn):
     """Adds the answers to the cases that have none and are for that setting of oneDNN."""
-    return fill(path, lambda case: not is_recorded(case) and case.get("onednn", False) == onednn, answered)
+    def is_wanted(case):
+        return not is_recorded(case) and case.get("onednn", False) == onednn and is_for_this(case.get("version", 2))
+
+    return fill(path, is_wanted, answered)
 
 
 def fill(path, is_wanted, answered):
@@ -88,8 +106,8 @@ def answered(case):
         outputs = run(case)
     except Refused as refused:
         # Words of it that ours must have, too, are for the one who records to choose.
-        return case | {"error": refused.kind, "message": str(refused).split(": ", 1)[1]}
-    return case | {"outputs": [values.to_triple(output) for output in outputs]}
+        return {**case, "error": refused.kind, "message": str(refused).split(": ", 1)[1]}
+    return {**case, "outputs": [values.to_triple(output) for output in outputs]}
 
 
 def difference(case):
@@ -127,7 +145,7 @@ def run(case):
 
 
 def run_with(case, knows_shapes):
-    definition = op_def_registry.get(case["op"])
+    definition = definition_of(case["op"])
     if definition is None:
         raise Refused("NotFound", f"TensorFlow has no op {case['op']}")
     variables = [values.from_triple(triple) for triple in case.get("variables", [])]
@@ -168,7 +186,7 @@ def answers(graph_def, feeds, variables, times):
                 session.run(op, feeds)
                 return session.run([f"variable{i}/read:0" for i in range(variables)])
         except tf.errors.OpError as error:
-            raise Refused(type(error).__name__.removesuffix("Error"), essence(error.message)) from None
+            raise Refused(type(error).__name__.replace("Error", ""), essence(error.message)) from None
 
 
 def essence(message):

@@ -13,6 +13,8 @@ runs in order. A new one begins as a program in `tests/tf/sessions/`, which buil
     x = tf.placeholder(tf.float32, [2])
     y = x * 2
     STEPS = [step([y], feeds={x: [1.0, 2.0]}), step([y], feeds={x: [3.0, 4.0]}, check="shape")]
+
+A program with `VERSION = 1` is for TensorFlow 1.15, which `record_1_15.py` asks.
 """
 
 import collections
@@ -55,6 +57,8 @@ def from_program(path):
     """The graph and the case that a program makes, without answers."""
     with tf.Graph().as_default() as graph:
         told = runpy.run_path(path)
+    if not ops.is_for_this(told.get("VERSION", 2)):
+        raise ValueError(f"{path} is for another version of TensorFlow")
     graph_def = graph.as_graph_def()
     cluster = {
         job: [f"localhost:{2222 + 100 * number + index}" for index in range(count)]
@@ -63,7 +67,7 @@ def from_program(path):
     functions = [node for function in graph_def.library.function for node in function.node_def]
     counted = collections.Counter(node.op for node in [*graph_def.node, *functions])
     case = {
-        "case": os.path.basename(path).removesuffix(".py"),
+        "case": os.path.splitext(os.path.basename(path))[0],
         "desc": " ".join((told["__doc__"] or "").split()),
         "tf_version": tf.__version__,
         "cluster": cluster or None,
@@ -136,14 +140,14 @@ def recorded(step, answer):
     step = {key: value for key, value in step.items() if key not in ("expected", "error")}
     if isinstance(answer, tf.errors.OpError):
         said = {"class": type(answer).__name__, "code": answer.error_code, "message": ops.essence(answer.message)}
-        return step | {"error": said}
-    return step | {"expected": [values.to_named(name, array) for name, array in zip(step["fetches"], answer)]}
+        return {**step, "error": said}
+    return {**step, "expected": [values.to_named(name, array) for name, array in zip(step["fetches"], answer)]}
 
 
 def write(graph_def, case, folder):
     """Records a case into its folder."""
     answers = run(graph_def, case, folder)
-    case = case | {"steps": [recorded(step, answer) for step, answer in zip(case["steps"], answers)]}
+    case = {**case, "steps": [recorded(step, answer) for step, answer in zip(case["steps"], answers)]}
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "graph.pb"), "wb") as file:
         file.write(graph_def.SerializeToString(deterministic=True))

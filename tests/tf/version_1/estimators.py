@@ -116,5 +116,28 @@ def of_own_model(folder):
     return answers
 
 
+def of_trees():
+    age = columns.bucketized_column(columns.numeric_column("age"), [25, 35, 50])
+    city = columns.indicator_column(columns.categorical_column_with_vocabulary_list("city", ["ulm", "bonn", "kiel"]))
+    return [age, city], dict(n_batches_per_layer=2, n_trees=3, max_depth=2)
+
+
+# Two in one part would share an ensemble on the server: both name it alike.
+def boosted_classes(folder):
+    given, sizes = of_trees()
+    return trained(estimator.BoostedTreesClassifier(given, config=config(folder), pruning_mode="post", tree_complexity=0.01, **sizes), CLASSES)
+
+
+def boosted_amounts(folder):
+    """Its bias is centred before it grows, and a feature is divided by quantiles."""
+    given, sizes = of_trees()
+    given.append(columns.numeric_column("age"))
+    made = estimator.BoostedTreesRegressor(given, config=config(folder), center_bias=True, l2_regularization=0.1, **sizes)
+    answers = trained(made, AMOUNTS)
+    explained = made.experimental_predict_with_explanations(examples(AMOUNTS, 1))
+    contributions = [{str(key): value for key, value in answer["dfc"].items()} for _, answer in zip(range(4), explained)]
+    return answers + [contributions, made.experimental_feature_importances(normalize=True)]
+
+
 if __name__ == "__main__":
-    hold([linear, combined, of_own_model], begin)
+    hold([linear, combined, of_own_model, boosted_classes, boosted_amounts], begin)

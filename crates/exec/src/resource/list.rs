@@ -17,8 +17,8 @@ pub struct ResourceInfo {
     /// Its key in the table.
     pub key: ResourceKey,
     /// `variable`, `queue`, `barrier`, `mutex`, `batch`, `parts of batches`, `accumulator`, `staging area`,
-    /// `map of sparse tensors`, `session's tensors`, `iterator`, `lookup table`, `reader`, `summary writer` or
-    /// `aggregator of statistics`.
+    /// `map of sparse tensors`, `session's tensors`, `iterator`, `lookup table`, `reader`, `summary writer`,
+    /// `aggregator of statistics`, `ensemble of trees` or `streams of quantiles`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
@@ -28,7 +28,8 @@ pub struct ResourceInfo {
     pub shape: PartialShape,
     /// Bytes of the elements that it holds, in the memory of any device; `None` while an op changes it.
     pub bytes: Option<usize>,
-    /// Elements of a queue, gradients of an accumulator, entries of a table; `None` while an op changes it.
+    /// Elements of a queue, gradients of an accumulator, entries of a table, trees of an ensemble; `None` while an op
+    /// changes it.
     pub length: Option<usize>,
     /// The number of changes of a variable; `None` while an op changes it.
     pub version: Option<u64>,

@@ -119,6 +119,8 @@ const LASTING: &[(&str, Empty)] = &[
     of::<super::LookupTable>(),
     of::<super::Reader>(),
     of::<super::Aggregator>(),
+    of::<super::TreeEnsemble>(),
+    of::<super::QuantileStreams>(),
 ];
 
 const fn of<R: Lasting>() -> (&'static str, Empty) {

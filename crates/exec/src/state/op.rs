@@ -8,8 +8,8 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::super::dataset::{Dataset, Pull};
 use super::super::resource::{
-    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Mutex, Queue, Reader, Resource, Stack, SummaryWriter,
-    TensorArray, Variable,
+    Accumulator, Aggregator, Barrier, Iterator, LookupTable, Mutex, QuantileStreams, Queue, Reader, Resource, Stack,
+    SummaryWriter, TensorArray, TreeEnsemble, Variable,
 };
 use super::super::token::{List, Optional, Token, Tokens, Variant};
 use super::super::waiting::{Finished, WaitId, Waiter, Wake, answered};
@@ -125,6 +125,8 @@ handles! {
     table: LookupTable;
     reader: Reader;
     aggregator: Aggregator;
+    ensemble: TreeEnsemble;
+    quantile_streams: QuantileStreams;
 }
 
 impl StateInputs {

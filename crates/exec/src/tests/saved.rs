@@ -4,6 +4,7 @@
 mod examples;
 mod kinds;
 mod malformed;
+mod trees;
 
 use meshtf_graph::{Function, FunctionBody, NodeDef};
 
@@ -120,7 +121,7 @@ fn shuffled(seeds: &str) -> String {
 
 fn cases() -> Vec<Case> {
     let case = |kind, text: &str, fill, reads, then| Case { kind, nodes: nodes(text), fill, reads, then };
-    vec![
+    let mut all = vec![
         case(
             "variable",
             "v = VarHandleOp dtype=float32 shape=[2]
@@ -454,7 +455,9 @@ fn cases() -> Vec<Case> {
             &[],
             &[("^lock", "")],
         ),
-    ]
+    ];
+    all.extend(trees::cases());
+    all
 }
 
 fn function(name: &str, text: &str, args: &[(&str, DType)], result: (&str, DType)) -> Attr {

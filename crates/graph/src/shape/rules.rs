@@ -19,6 +19,7 @@ mod reduce;
 mod sparse;
 mod spectrum;
 mod state;
+mod trees;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -50,6 +51,7 @@ const FAMILIES: [&[Entry]; 16] = [
     sparse::RULES,
     spectrum::RULES,
     state::RULES,
+    trees::RULES,
 ];
 
 static BY_NAME: LazyLock<HashMap<&str, ShapeRule>> = LazyLock::new(|| all().map(|rule| (rule.name, rule)).collect());

@@ -8,7 +8,7 @@ import json
 
 from google.protobuf import json_format
 
-from . import arrays, held, networks, numbers, quantized, rare, reductions, scientific, state, texts
+from . import arrays, held, networks, numbers, quantized, rare, reductions, scientific, state, texts, trees
 from .nodes import made_before, tf1
 
 FAMILIES = (
@@ -17,7 +17,7 @@ FAMILIES = (
     texts.ragged, rare.less_common, state.datasets, numbers.complex_numbers, rare.uncommon, texts.serialized, networks.recurrent,
     held.held, held.sampled,
     scientific.special_functions, scientific.matrices, scientific.distributions, scientific.sparse_counts,
-    quantized.quantized, quantized.uniform,
+    quantized.quantized, quantized.uniform, trees.trees,
 )  # fmt: skip
 
 
