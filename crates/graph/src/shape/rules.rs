@@ -34,7 +34,7 @@ pub(super) type Rule = fn(&Call) -> Option<Vec<Fact>>;
 type Entry = (&'static str, Rule, Extent);
 
 /// The tables of the families, and the rules that belong to none.
-const FAMILIES: [&[Entry]; 16] = [
+const FAMILIES: [&[Entry]; 17] = [
     &[("none", |_| Some(Vec::new()), Extent::Shapes), ("unknown", nothing_known, Extent::Unknown)],
     arrange::RULES,
     elementwise::RULES,
