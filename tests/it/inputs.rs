@@ -45,14 +45,14 @@ fn graph_defs_with_more_than_a_run_needs() {
         {"name": "y", "op": "Neg", "input": ["x"], "attr": {"T": {"type": "DT_INT32"}}},
         {"name": "u", "op": "Addd", "input": ["x", "x"]},
         {"name": "v", "op": "Neg", "input": ["u"], "attr": {"T": {"type": "DT_INT32"}}},
-        {"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_QUINT8"}, "value": {"tensor": {"dtype": "DT_QUINT8"}}}},
+        {"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_INT4"}, "value": {"tensor": {"dtype": "DT_INT4"}}}},
         {"name": "m", "op": "MapDataset", "attr": {"f": {"func": {"name": "f"}}}}
     ]}"#;
     assert!(run(graph, &["--fetch", "y"]).expect(0).stdout.contains("-7"));
     assert!(run(graph, &["--fetch", "v", "--feed", "u=5"]).expect(0).stdout.contains("-5"));
     refused(graph, &["--fetch", "v"], &["graph.json: node u: unknown op \"Addd\"; did you mean Add"]);
     refused(graph, &["--fetch", "u"], &["node u: unknown op \"Addd\""]);
-    refused(graph, &["--run", "c"], &["node c: attribute \"dtype\" has dtype DT_QUINT8"]);
+    refused(graph, &["--run", "c"], &["node c: attribute \"dtype\" has dtype DT_INT4"]);
     refused(graph, &["--run", "m"], &["node m: holds \"f\", which is not a function of the graph's library"]);
 }
 

@@ -49,7 +49,7 @@ fn summaries(inputs: &[Tensor]) -> Result<Outputs> {
         return Err(Failure::invalid("the op takes features, weights and epsilon"));
     };
     let Some(first) = features.first() else {
-        return Err(Failure::new(Code::Internal, "Got empty feature list"));
+        return Err(Failure::invalid("Got empty feature list"));
     };
     let (batch, weights) = (first.len(), weights.slice::<f32>()?);
     if weights.len() != 1 && weights.len() != batch {

@@ -115,7 +115,7 @@ def state():
 def files():
     raw.ReadFile(filename=p([], "string")), raw.MatchingFiles(pattern=p([], "string")), raw.MatchingFiles(pattern=p([3], "string"))
     old_queue, queue = raw.FIFOQueue(component_types=["string"]), raw.FIFOQueueV2(component_types=["string"])
-    raw.WholeFileReaderV2(), raw.IdentityReaderV2(), raw.TFRecordReaderV2()
+    raw.WholeFileReaderV2(), raw.IdentityReaderV2(), raw.TFRecordReaderV2(), raw.RecordInput(file_pattern="x")
     raw.FixedLengthRecordReaderV2(record_bytes=3)
     old, reader = raw.WholeFileReader(), raw.TextLineReaderV2()
     raw.ReaderRead(reader_handle=old, queue_handle=old_queue), raw.ReaderReadV2(reader_handle=reader, queue_handle=queue)
