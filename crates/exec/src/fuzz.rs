@@ -334,6 +334,8 @@ impl<'a> Case<'a> {
             "Iterator"
         } else if form == 2 && name.contains("StatsAggregator") {
             "StatsAggregatorHandle"
+        } else if name.contains("BoostedTrees") {
+            if name.contains("Quantile") { "BoostedTreesQuantileStream" } else { "BoostedTreesEnsemble" }
         } else {
             return None;
         };
@@ -343,6 +345,7 @@ impl<'a> Case<'a> {
             ("TensorArray", form) => ["TensorArray", "TensorArrayV2", "TensorArrayV3"][form].to_owned(),
             ("ConditionalAccumulator", 2) => format!("Resource{family}"),
             ("StatsAggregatorHandle", _) => family.to_owned(),
+            ("BoostedTreesQuantileStream" | "BoostedTreesEnsemble", _) => format!("{family}ResourceHandleOp"),
             (_, 2) => format!("{family}V2"),
             _ => family.to_owned(),
         };
@@ -355,6 +358,9 @@ impl<'a> Case<'a> {
             "StackPopV2" => "StackPushV2",
             "QueueDequeue" | "QueueDequeueMany" | "QueueDequeueUpTo" => "QueueEnqueueMany",
             "QueueDequeueV2" | "QueueDequeueManyV2" | "QueueDequeueUpToV2" => "QueueEnqueueManyV2",
+            "BoostedTreesCreateEnsemble" | "BoostedTreesCreateQuantileStreamResource" => return Some(handle),
+            _ if family == "BoostedTreesEnsemble" => "BoostedTreesCreateEnsemble",
+            _ if family == "BoostedTreesQuantileStream" => "BoostedTreesCreateQuantileStreamResource",
             _ => return Some(handle),
         };
         self.given = Some(handle.clone());
