@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use meshtf_graph::{Attr, Attrs, Graph, NodeDef, Output};
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, Data, Numeric, PartialShape, Tensor};
+use meshtf_tensor::{DType, Data, Numeric, PartialShape, Shape, Tensor};
 
 use crate::elem::Elem;
 
@@ -177,10 +177,7 @@ impl Emitter {
             && op != "Const"
             && !matches!(op, "Switch" | "Merge" | "Enter" | "Exit" | "NextIteration" | "Placeholder")
             && self.graph.node(output.node).outputs.len() == 1
-            && let Some(shape) = self.graph.shapes().known(output)
-            && let Some(elements) = self.graph.shapes().integers(output)
-            && shape.elements() == Some(elements.len())
-            && let Some(known) = elements.into_iter().collect::<Option<Vec<i64>>>()
+            && let Some((shape, known)) = self.inferred(output)
         {
             let data = match self.dtype(output) {
                 DType::I64 => Data::I64(known),
@@ -340,9 +337,15 @@ impl Emitter {
                 _ => tensor.to_i64s().ok(),
             };
         }
+        self.inferred(output).map(|(_, integers)| integers)
+    }
+
+    /// The shape of a tensor and its integers, if the shape rules computed all of them.
+    fn inferred(&self, output: Output) -> Option<(Shape, Vec<i64>)> {
         let shape = self.graph.shapes().known(output)?;
         let elements = self.graph.shapes().integers(output)?;
-        (shape.elements() == Some(elements.len())).then(|| elements.into_iter().collect::<Option<Vec<i64>>>())?
+        let integers = elements.into_iter().collect::<Option<Vec<i64>>>()?;
+        (shape.elements() == Some(integers.len())).then_some((shape, integers))
     }
 
     /// The integers of a vector as far as they are known; as many as it has elements.

@@ -4,6 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
+use super::logic::unary;
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
@@ -36,11 +37,6 @@ pub const TABLE: &[Operator] = &[
     onnx("Swish", 24, swish),
     onnx("ThresholdedRelu", 1, thresholded_relu),
 ];
-
-fn unary(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
-    let x = n.input(0)?;
-    one(op!(cx.em, name, x)?)
-}
 
 fn elu(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (x, alpha) = (n.input(0)?, n.float("alpha", 1.0));

@@ -39,7 +39,8 @@ pub fn two(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
     one(op!(cx.em, name, x, y)?)
 }
 
-fn unary(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
+/// An op on one tensor.
+pub fn unary(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     one(op!(cx.em, name, x)?)
 }

@@ -4,7 +4,7 @@ use meshtf_graph::Output;
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::logic::two;
+use super::logic::{two, unary};
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
@@ -48,11 +48,6 @@ pub const TABLE: &[Operator] = &[
     onnx("Tan", 7, |cx, n| unary(cx, n, "Tan")),
     onnx("Tanh", 1, |cx, n| unary(cx, n, "Tanh")),
 ];
-
-fn unary(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
-    let x = n.input(0)?;
-    one(op!(cx.em, name, x)?)
-}
 
 /// An op that TensorFlow has for signed numbers only.
 fn signed(cx: &mut Cx, n: &Node, name: &str) -> Result<Vec<Value>> {
