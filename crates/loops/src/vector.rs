@@ -32,7 +32,7 @@ mod transpose;
 mod walk;
 
 pub use axis::Axis;
-pub use conv::Convolution;
+pub use conv::{Convolution, PackedFilter};
 pub use convert::{To, converted};
 pub use cut::{Cut, Places, anew};
 pub use depthwise::Depthwise;

@@ -31,6 +31,21 @@ pub struct Convolution {
     pub before: [usize; 2],
 }
 
+/// A filter as [`Convolution::packed`] arranges it.
+#[derive(Debug)]
+pub struct PackedFilter {
+    width: Width,
+    window: [usize; 2],
+    weights: Vec<f32>,
+}
+
+impl PackedFilter {
+    /// Bytes of its weights.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.weights.as_slice())
+    }
+}
+
 /// Most multiplications of a part, within which there is no check for cancellation: a tenth of a second.
 const MOST_WORK: usize = 1 << 32;
 /// Most floats that are copied to be padded for one row of the output.
@@ -48,16 +63,50 @@ impl Convolution {
 
     fn answer_with(&self, width: Width, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
         assert_eq!((image.len(), filter.len()), (self.pixels(), self.weights()), "the sizes of the convolution");
-        let taps = |i: usize| self.taps(i);
-        let grid = Grid {
+        self.forward(width).carry_out(vec![self.windows()], image, filter)
+    }
+
+    /// A filter in HWIO of these sizes in the order in which convolutions read it, for many images; `None` if it has infinities
+    /// or NaN.
+    ///
+    /// # Panics
+    /// If the length of the slice does not match the sizes.
+    pub fn packed(&self, filter: &[f32]) -> Option<PackedFilter> {
+        self.packed_with(Width::widest(), filter)
+    }
+
+    fn packed_with(&self, width: Width, filter: &[f32]) -> Option<PackedFilter> {
+        assert_eq!(filter.len(), self.weights(), "the filter has the size of the convolution");
+        let weights = || self.forward(width).packed(&self.windows().taps, filter);
+        let is_finite = filter.iter().all(|weight| weight.is_finite());
+        is_finite.then(|| PackedFilter { width, window: self.window, weights: weights() })
+    }
+
+    /// As [`Convolution::answer`], with a filter that a convolution of the same filter sizes packed.
+    ///
+    /// # Panics
+    /// As [`Convolution::answer`].
+    pub fn answer_packed(&self, image: &[f32], filter: &PackedFilter) -> Option<Vec<f32>> {
+        assert_eq!(image.len(), self.pixels(), "the images have the size of the convolution");
+        let own = self.window[0] * self.window[1] * self.channels * self.made.next_multiple_of(filter.width.lanes());
+        assert_eq!(
+            (filter.window, filter.weights.len()),
+            (self.window, own),
+            "the filter has the size of the convolution"
+        );
+        self.forward(filter.width).carry_out_packed(self.windows(), image, &filter.weights)
+    }
+
+    /// The windows of the forward pass.
+    fn windows(&self) -> Grid {
+        Grid {
             first: [0, 0],
             apart: [1, 1],
             count: self.answer,
             step: self.stride,
-            taps: [taps(0), taps(1)],
+            taps: [self.taps(0), self.taps(1)],
             is_added: false,
-        };
-        self.forward(width).carry_out(vec![grid], image, filter)
+        }
     }
 
     /// The gradient of the image, for that of the output; `None` as for [`Convolution::answer`].

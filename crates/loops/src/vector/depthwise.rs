@@ -5,6 +5,7 @@
 //! that follow from the sizes alone, whatever the number of threads. Padding contributes nothing, even to infinities and NaN.
 
 use super::axis::Axis;
+use super::cut::summed;
 use super::target::{Work, widest};
 use crate::chunks::{even_chunk, in_chunks};
 use crate::turn::BLOCK;
@@ -76,14 +77,12 @@ impl Depthwise {
         assert_eq!(filter.len(), self.weights(), "the filter has the size of the convolution");
         let [rows, columns] = &taps;
         let row = columns.len() * self.channels;
-        let mut sums = vec![0f32; self.batch * rows.len() * row];
         // One step for as many channels as most processors compute on at once.
         let steps = self.height.window * self.width.window * columns.len() * self.channels.div_ceil(8);
         let count = even_chunk(self.batch * rows.len(), steps);
-        in_chunks(sums.chunks_mut(count * row).enumerate(), |(i, sums)| {
-            widest(Sums { from, size: [high, wide], filter, conv: *self, taps: &taps, sums, first: i * count });
-        });
-        sums
+        summed(self.batch * rows.len() * row, std::iter::repeat(count * row), |first, sums| {
+            widest(Sums { from, size: [high, wide], filter, conv: *self, taps: &taps, sums, first: first / row });
+        })
     }
 
     /// The gradient of the filter, for that of the output.

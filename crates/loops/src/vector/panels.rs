@@ -5,7 +5,9 @@
 //! is, since packing takes as long as reading it twice.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use super::cut::summed;
 use super::lanes::Width;
 use super::product::MatrixView;
 use super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
@@ -17,6 +19,10 @@ use crate::chunks::{in_chunks, threads};
 const CHUNK: std::ops::RangeInclusive<usize> = 1 << 18..=1 << 26;
 /// Chunks for each thread, so that no thread waits long for the other threads.
 const CHUNKS: usize = 4;
+/// Most rows whose product is shared by columns.
+const FEW: usize = 28;
+/// Fewest multiplications of a chunk of columns: few rows take longer to read the weights than to multiply.
+const FEWEST: usize = 1 << 17;
 
 /// A right matrix.
 pub struct Panels<'a> {
@@ -36,6 +42,22 @@ impl<'a> Panels<'a> {
     #[inline]
     pub fn of(y: MatrixView<'a>, rows: usize) -> Panels<'a> {
         Panels::with(Width::widest(), y, rows)
+    }
+
+    /// The panels of a matrix that is kept for many products, packed whatever their rows.
+    pub fn packed(y: MatrixView) -> Panels<'static> {
+        let panels = Panels::with(Width::widest(), y, usize::MAX);
+        Panels { elements: Cow::Owned(panels.elements.into_owned()), ..panels }
+    }
+
+    /// Bytes of the panels.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.elements.as_ref())
+    }
+
+    /// Rows and columns of the matrix.
+    pub fn dims(&self) -> [usize; 2] {
+        self.dims
     }
 
     fn with(width: Width, y: MatrixView<'a>, rows: usize) -> Panels<'a> {
@@ -73,7 +95,12 @@ impl<'a> Panels<'a> {
     /// # Panics
     /// If the sizes do not fit, or a matrix is not within its elements.
     pub fn multiply(&self, x: MatrixView, adds: bool, to: &mut [f32]) {
-        let [inner, columns] = self.dims;
+        self.part(x, 0..self.dims[1], adds, to);
+    }
+
+    /// As [`Panels::multiply`], for the columns of some panels.
+    fn part(&self, x: MatrixView, part: Range<usize>, adds: bool, to: &mut [f32]) {
+        let (inner, columns) = (self.dims[0], part.len());
         let rows = x.dims[0];
         assert!(x.dims[1] == inner && rows.checked_mul(columns) == Some(to.len()), "there is a place for every sum");
         if to.is_empty() || inner == 0 {
@@ -85,8 +112,9 @@ impl<'a> Panels<'a> {
         let run = [ColumnRun { at: 0, len: inner, right: 0 }];
         // Tiles of about the same height keep the processor busier than full ones and a remainder.
         let height = rows.div_ceil(rows.div_ceil(most_rows(self.width)));
-        for (panel, first) in (0..columns).step_by(most_columns(self.width)).enumerate() {
+        for first in (0..columns).step_by(most_columns(self.width)) {
             let wide = most_columns(self.width).min(columns - first);
+            let panel = (part.start + first) / most_columns(self.width);
             let down = if self.is_packed { wide.next_multiple_of(self.width.lanes()) } else { self.down };
             let right = Right { from: &self.elements[panel * self.apart..], down };
             for row in (0..rows).step_by(height) {
@@ -112,6 +140,44 @@ impl<'a> Panels<'a> {
         if columns == 0 {
             assert!(to.is_empty(), "there is a place for every sum");
         }
+    }
+
+    /// The product of `x` and this matrix, on all threads if that pays, with checks for cancellation. Every sum is added in the
+    /// order of its terms.
+    ///
+    /// # Panics
+    /// As [`Panels::multiply`].
+    pub fn product(&self, x: MatrixView) -> Vec<f32> {
+        let ([rows, inner], columns) = (x.dims, self.dims[1]);
+        if rows > FEW || columns <= most_columns(self.width) {
+            let chunk = self.chunk(rows, 1);
+            return summed(rows * columns, std::iter::repeat((chunk * columns).max(1)), |from, to| {
+                self.multiply(x.part([from / columns, 0], [to.len() / columns, inner]), false, to);
+            });
+        }
+        // Few rows read the weights once: each thread has a part of the columns.
+        let wide = most_columns(self.width);
+        let work = rows.saturating_mul(inner).saturating_mul(wide).max(1);
+        let panels =
+            columns.div_ceil(wide).div_ceil(CHUNKS * threads()).max(FEWEST / work).min((CHUNK.end() / work).max(1));
+        if rows == 1 {
+            return summed(columns, std::iter::repeat(panels * wide), |from, to| {
+                self.part(x, from..from + to.len(), false, to);
+            });
+        }
+        let mut parts = vec![Vec::new(); columns.div_ceil(panels * wide)];
+        in_chunks(parts.iter_mut().enumerate(), |(i, to)| {
+            let part = i * panels * wide..columns.min((i + 1) * panels * wide);
+            *to = vec![0f32; rows * part.len()];
+            self.part(x, part, false, to);
+        });
+        let mut product = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            for part in &parts {
+                product.extend_from_slice(&part[row * part.len() / rows..][..part.len() / rows]);
+            }
+        }
+        product
     }
 
     /// The number of rows, of `rows` in all, that a thread multiplies at a time if each is multiplied `times` times.
@@ -141,7 +207,17 @@ mod tests {
 
     #[test]
     fn products_by_panels_are_those_of_a_loop() {
-        let sizes = [[1, 1, 1], [3, 5, 2], [14, 16, 32], [15, 17, 33], [29, 40, 48], [64, 130, 70], [300, 60, 96]];
+        let sizes = [
+            [1, 1, 1],
+            [3, 5, 2],
+            [14, 16, 32],
+            [15, 17, 33],
+            [29, 40, 48],
+            [64, 130, 70],
+            [300, 60, 96],
+            [1, 900, 700],
+            [5, 400, 333],
+        ];
         for (width, [m, k, n]) in Width::all().flat_map(|width| sizes.map(|size| (width, size))) {
             let (left, right, before) = (numbers(m * k, 1), numbers(k * n, 5), numbers(m * n, 9));
             for (x_steps, y_steps) in [([k, 1], [n, 1]), ([1, m], [1, k]), ([k, 1], [1, k])] {
@@ -154,6 +230,7 @@ mod tests {
                     panels.multiply(x, adds, &mut alone);
                     panels.spread(x, adds, &mut spread);
                     assert_eq!(alone, spread);
+                    assert!(adds || alone == panels.product(x));
                     let term = |at: usize, q: usize| {
                         let (i, j) = (at / n, at % n);
                         left[i * x_steps[0] + q * x_steps[1]] * right[q * y_steps[0] + j * y_steps[1]]

@@ -1,8 +1,11 @@
 //! A pass from images to images of other channels: the output of a convolution, and the gradient of its image, for which the
 //! gradient of the output is the image, and the filter is read backwards.
 
+use std::borrow::Cow;
+use std::iter::repeat;
 use std::ops::Range;
 
+use super::super::cut::summed;
 use super::super::lanes::Width;
 use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
@@ -13,8 +16,8 @@ use crate::chunks::{in_chunks, threads};
 const SCRATCH: usize = 64 << 10;
 /// Weights for each column that are read at once, for the same reason.
 const DEPTH: usize = 2048;
-/// Fewest multiplications of a chunk, which take about a tenth of a millisecond.
-const WORK: usize = 4 << 20;
+/// Fewest multiplications of a chunk, which take some tens of microseconds.
+const WORK: usize = 1 << 20;
 /// Chunks per thread, so that no thread waits long for the other threads.
 const CHUNKS: usize = 8;
 
@@ -46,12 +49,12 @@ pub struct Grid {
 }
 
 /// A grid, and the data that is the same for each part of it.
-struct Ready {
+struct Ready<'a> {
     grid: Grid,
     source: Source,
     groups: Vec<Group>,
     /// The weights: for as many columns as a tile has, one row after the other, and then for the next columns.
-    weights: Vec<f32>,
+    weights: Cow<'a, [f32]>,
 }
 
 /// Runs under a window, of at most [`DEPTH`] weights for each column, and the row of taps that each belongs to.
@@ -77,7 +80,6 @@ const MOST_SINGLE: usize = 4096;
 impl Pass {
     /// The images; `None` if a row takes too long, or too much memory.
     pub fn carry_out(&self, grids: Vec<Grid>, images: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
-        let row = self.target[1] * self.made;
         let taps = |grid: &Grid| grid.taps[0].len().saturating_mul(grid.taps[1].len());
         let grids = if filter.iter().all(|weight| weight.is_finite()) {
             grids
@@ -86,29 +88,105 @@ impl Pass {
         } else {
             return None;
         };
-        let grids: Vec<Ready> = grids.into_iter().map(|grid| self.ready(grid, filter)).collect::<Option<_>>()?;
+        let ready = |grid: Grid| {
+            let is_allowed = self.is_allowed(&grid);
+            let weights = if is_allowed { self.packed(&grid.taps, filter) } else { Vec::new() };
+            is_allowed.then(|| self.ready(grid, weights.into()))
+        };
+        self.sums(&grids.into_iter().map(ready).collect::<Option<Vec<_>>>()?, images)
+    }
+
+    /// As [`Pass::carry_out`], with weights that were packed for the taps of the grid, and are finite.
+    pub fn carry_out_packed(&self, grid: Grid, images: &[f32], weights: &[f32]) -> Option<Vec<f32>> {
+        if !self.is_allowed(&grid) {
+            return None;
+        }
+        self.sums(&[self.ready(grid, weights.into())], images)
+    }
+
+    fn sums(&self, grids: &[Ready], images: &[f32]) -> Option<Vec<f32>> {
         let work = grids.iter().map(|ready| self.row_work(&ready.grid)).fold(0, usize::saturating_add);
         if work > MOST_WORK {
             return None;
         }
-        let mut answer = vec![0f32; self.batch * self.target[0] * row];
+        if let [ready] = grids
+            && let Some(answer) = self.by_columns(ready, images)
+        {
+            return Some(answer);
+        }
+        let row = self.target[1] * self.made;
         let fair = (self.batch * self.target[0]).div_ceil(threads() * CHUNKS);
         // Whole strides, so that the padding is copied once.
         let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
         let rows = fair.clamp(1, (MOST_WORK / work.max(1)).max(1)).max(WORK / work.max(1)).next_multiple_of(apart);
-        in_chunks(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+        Some(summed(self.batch * self.target[0] * row, repeat(rows * row), |from, answer| {
             let mut scratch = Vec::new();
-            let (mut from, end) = (i * rows, i * rows + answer.len() / row);
+            let (mut from, end) = (from / row, (from + answer.len()) / row);
+            let first = from;
             while from < end {
                 let (image, y) = (from / self.target[0], from % self.target[0]);
                 let high = (self.target[0] - y).min(end - from);
-                let answer = &mut answer[(from - i * rows) * row..][..high * row];
-                for ready in &grids {
-                    self.rows(ready, (images, image), y, answer, &mut scratch);
+                let answer = &mut answer[(from - first) * row..][..high * row];
+                for ready in grids {
+                    self.rows((ready, &ready.weights), (images, image), y, answer, &mut scratch);
                 }
                 from += high;
             }
+        }))
+    }
+
+    /// Whether there are more weights than pixels, so that it is better to read each weight once for all pixels.
+    fn has_more_weights(&self, ready: &Ready) -> bool {
+        let pixels = |size: [usize; 2]| self.batch * size[0] * size[1];
+        let all = pixels(self.source) * self.depth + pixels(self.target) * self.made;
+        ready.weights.len() > 2 * all && self.made > most_columns(self.width)
+    }
+
+    /// The images, some columns (channels) of all pixels at a time; `None` if that is not better, or a part takes too long. Each
+    /// sum is added as in [`Pass::sums`].
+    fn by_columns(&self, ready: &Ready, images: &[f32]) -> Option<Vec<f32>> {
+        if !self.has_more_weights(ready) || ready.grid.is_added || ready.grid.apart != [1, 1] {
+            return None;
+        }
+        let pixels = self.batch * self.target[0] * self.target[1];
+        // Without neighbours all pixels are one row, which fills more of a tile.
+        let is_one_row = self.window == [1, 1] && ready.grid.step == [1, 1] && self.source == self.target;
+        let flat = is_one_row.then(|| {
+            let pass = Pass { batch: 1, source: [1, pixels], target: [1, pixels], ..*self };
+            let grid = Grid { count: [1, pixels], taps: ready.grid.taps.clone(), ..ready.grid };
+            (pass.is_allowed(&grid) && ready.source.is_inside())
+                .then(|| (pass.ready(grid, Cow::Borrowed(&ready.weights)), pass))
         });
+        let (ready, pass) = match flat.as_ref().and_then(Option::as_ref) {
+            Some((ready, pass)) => (ready, pass),
+            None => (ready, self),
+        };
+        let wide = most_columns(self.width);
+        let depth = ready.weights.len() / self.made.next_multiple_of(self.width.lanes());
+        let work = (pixels * depth).saturating_mul(wide);
+        let blocks = self.made.div_ceil(wide);
+        let each = blocks.div_ceil(threads() * CHUNKS).max(WORK / work.max(1)).min(blocks);
+        if work.saturating_mul(each) > MOST_WORK {
+            return None;
+        }
+        let mut parts = vec![Vec::new(); blocks.div_ceil(each)];
+        in_chunks(parts.iter_mut().enumerate(), |(i, part)| {
+            let made = (self.made - i * each * wide).min(each * wide);
+            let pass = Pass { made, ..*pass };
+            let weights = &ready.weights[i * each * wide * depth..];
+            let (mut scratch, image) = (Vec::new(), pass.target[0] * pass.target[1] * made);
+            *part = vec![0f32; pixels * made];
+            for (image, answer) in part.chunks_exact_mut(image).enumerate() {
+                pass.rows((ready, weights), (images, image), 0, answer, &mut scratch);
+            }
+        });
+        let mut answer = Vec::with_capacity(pixels * self.made);
+        for pixel in 0..pixels {
+            for part in &parts {
+                let made = part.len() / pixels;
+                answer.extend_from_slice(&part[pixel * made..][..made]);
+            }
+        }
         Some(answer)
     }
 
@@ -148,18 +226,20 @@ impl Pass {
         sizes.into_iter().fold(1, usize::saturating_mul)
     }
 
-    fn ready(&self, grid: Grid, filter: &[f32]) -> Option<Ready> {
+    /// Whether a row takes neither too long nor too much memory.
+    fn is_allowed(&self, grid: &Grid) -> bool {
         let source = Source::new(self.source, self.depth, grid.step, &grid.taps, grid.count);
-        if self.row_work(&grid) > MOST_WORK || source.scratch(1) > MOST_SCRATCH {
-            return None;
-        }
+        self.row_work(grid) <= MOST_WORK && source.scratch(1) <= MOST_SCRATCH
+    }
+
+    fn ready<'a>(&self, grid: Grid, weights: Cow<'a, [f32]>) -> Ready<'a> {
+        let source = Source::new(self.source, self.depth, grid.step, &grid.taps, grid.count);
         let groups = grouped(&source.runs(), grid.taps[1].len() * self.depth);
-        let weights = self.packed(&grid.taps, filter);
-        Some(Ready { grid, source, groups, weights })
+        Ready { grid, source, groups, weights }
     }
 
     /// The weights of these taps in the order in which tiles read them, with zeros in the columns beyond the last.
-    fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
+    pub fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
         let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
         let rows = taps[0].len() * taps[1].len() * depth;
         let mut weights = vec![0f32; rows * made.next_multiple_of(self.width.lanes())];
@@ -188,7 +268,7 @@ impl Pass {
     /// Computes the part of a grid that is in some rows of an image, from row `y` on.
     fn rows(
         &self,
-        ready: &Ready,
+        (ready, weights): (&Ready, &[f32]),
         (images, image): (&[f32], usize),
         y: usize,
         answer: &mut [f32],
@@ -202,20 +282,20 @@ impl Pass {
         while from < end {
             let rows = most.min(end - from);
             let band = source.band(images, image, from, rows, scratch);
-            self.band(ready, band, from..from + rows, y, answer);
+            self.band((ready, weights), band, from..from + rows, y, answer);
             from += rows;
         }
     }
 
     /// Computes the pixels of some rows of a grid, over a band; the output begins with row `y`.
-    fn band(&self, ready: &Ready, band: &[f32], rows: Range<usize>, y: usize, answer: &mut [f32]) {
-        let Ready { grid, source, groups, weights } = ready;
+    fn band(&self, (ready, weights): (&Ready, &[f32]), band: &[f32], rows: Range<usize>, y: usize, answer: &mut [f32]) {
+        let Ready { grid, source, groups, .. } = ready;
         let [next, along] = source.steps();
         let wide = most_columns(self.width);
         let depth = grid.taps[0].len() * grid.taps[1].len() * self.depth;
         let mut above = 0;
         for (number, group) in groups.iter().enumerate() {
-            for (block, weights) in weights.chunks(depth * wide).enumerate() {
+            for (block, weights) in weights.chunks(depth * wide).take(self.made.div_ceil(wide)).enumerate() {
                 let own = weights.len() / depth;
                 let columns = (self.made - block * wide).min(own);
                 let right = Right { from: &weights[above * own..(above + group.depth) * own], down: own };

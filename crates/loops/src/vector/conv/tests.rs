@@ -92,6 +92,10 @@ fn check_with(c: &Convolution, image: &[f32], filter: &[f32], gradient: &[f32]) 
             }
         };
         compare("answer", c.answer_with(width, image, filter), &answer);
+        match c.packed_with(width, filter) {
+            Some(packed) => compare("packed", c.answer_packed(image, &packed), &answer),
+            None => assert!(filter.iter().any(|weight| !weight.is_finite())),
+        }
         compare("image", c.image_gradient_with(width, filter, gradient), &of_image);
         compare("filter", c.filter_gradient_with(width, image, gradient), &of_filter);
     }
@@ -137,6 +141,17 @@ fn more_than_one_group_of_weights_band_and_lot() {
     check(convolution(1, [valid(90, 2, 2, 1), valid(70, 3, 1, 1)], 12, 2));
     // Several parts and ranges of the filter's sums.
     check(convolution(9, [same(20, 3, 1, 1), same(25, 3, 1, 1)], 15, 20));
+}
+
+#[test]
+fn more_weights_than_pixels() {
+    // By columns: of a window, of several images, and of single pixels as one row.
+    check(convolution(1, [same(4, 3, 1, 1), same(5, 3, 1, 1)], 40, 200));
+    check(convolution(2, [same(4, 3, 2, 1), same(3, 3, 2, 1)], 70, 130));
+    check(convolution(1, [same(3, 1, 1, 1), same(5, 1, 1, 1)], 300, 70));
+    check(convolution(1, [same(3, 1, 1, 1), same(5, 1, 1, 1)], 90, 1000));
+    check(convolution(3, [same(3, 1, 2, 1), same(5, 1, 2, 1)], 300, 70));
+    check(convolution(1, [same(2, 3, 1, 2), same(3, 3, 1, 2)], 30, 300));
 }
 
 #[test]
