@@ -71,6 +71,7 @@ pub fn with_node<T>(case: &Value, inputs: &[Tensor], f: impl FnOnce(&KernelNode)
         attrs: &node.attrs,
         inputs: &dtypes,
         outputs: &node.outputs,
+        constants: 0,
     })
 }
 
@@ -208,5 +209,5 @@ pub fn with_update<T>(
         attrs.set(name.as_str(), attr(op, name, value));
     }
     let inputs: Vec<DType> = variables.iter().chain(rest).map(Tensor::dtype).collect();
-    f(&KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[] })
+    f(&KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[], constants: 0 })
 }

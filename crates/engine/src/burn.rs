@@ -10,6 +10,7 @@ mod batch_norm;
 mod bits;
 mod blocks;
 mod cast;
+mod channels_first;
 mod channels_last;
 mod conv;
 mod dense;
@@ -26,6 +27,7 @@ mod matmul;
 mod memory;
 mod mirror;
 mod normalize;
+mod order;
 mod pool;
 mod products;
 mod reduce;
@@ -145,6 +147,14 @@ fn at_home(value: Value) -> Result<Value> {
 
 /// The kernel of a node, and whether it is light, that is, no product. `None` if the node needs the host kernel.
 fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    match channels_first::body(node, site)? {
+        Some(body) => Ok(Some(body)),
+        None => plain_body(node, site),
+    }
+}
+
+/// As [`body`], for images as the node has them.
+fn plain_body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let Some(mut direct) = dense::kernel::<B>(node)? else { return of_backend(node, site) };
     let Some((mut other, is_light)) = of_backend(node, site)? else {
         return Ok(Some((Box::new(move |_, inputs| direct(inputs)), true)));

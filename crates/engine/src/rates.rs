@@ -46,7 +46,8 @@ fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Dur
         attrs.set("transpose_b", Attr::Bool(false));
     }
     let outputs = [OutputType { dtype: DType::F32, is_ref: false }];
-    let node = KernelNode { name: "rate", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &outputs };
+    let node =
+        KernelNode { name: "rate", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &outputs, constants: 0 };
     let mut host =
         meshtf_kernels::compile(&node)?.ok_or_else(|| Failure::new(Code::Internal, format!("{op} has no kernel")))?;
     let mut of_engine = engine.compile(&node)?;

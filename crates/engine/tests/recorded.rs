@@ -354,7 +354,8 @@ fn a_gpu_adds_to_variables() {
     let Some(engine) = gpu("sums on a GPU") else { return };
     for (op, wanted) in [("AssignAdd", [1.5, 1.0]), ("AssignSubVariableOp", [0.5, 3.0])] {
         let attrs = meshtf_graph::Attrs::default();
-        let node = KernelNode { name: "update", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[] };
+        let node =
+            KernelNode { name: "update", op, attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[], constants: 0 };
         let mut kernel = engine.compile(&node).unwrap().unwrap();
         let values = [[1f32, 2.0], [0.5, -1.0]].map(|values| engine.keep(Tensor::vector(values.to_vec())).unwrap());
         let EngineOutcome::Done(values) = (kernel.run)(Values::from_iter(values)).unwrap() else {
@@ -368,7 +369,8 @@ fn a_gpu_adds_to_variables() {
 fn what_is_made_of_single_numbers_stays_with_the_host_of_a_gpu() {
     let Some(engine) = gpu("single numbers beside a GPU") else { return };
     let attrs = meshtf_graph::Attrs::default();
-    let node = KernelNode { name: "product", op: "Mul", attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[] };
+    let node =
+        KernelNode { name: "product", op: "Mul", attrs: &attrs, inputs: &[DType::F32; 2], outputs: &[], constants: 0 };
     let node = KernelNode { outputs: &[meshtf_graph::OutputType { dtype: DType::F32, is_ref: false }], ..node };
     let kernel = engine.compile(&node).unwrap().unwrap();
     let number = Value::Host(Tensor::scalar(0.9f32));

@@ -295,8 +295,15 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
                 .iter()
                 .map(|&(from, port)| piece.nodes[from as usize].outputs[port as usize].dtype)
                 .collect();
-            let kernel_node =
-                KernelNode { name: &node.name, op, attrs: &node.attrs, inputs: &inputs, outputs: &node.outputs };
+            let constants = constants(piece, node);
+            let kernel_node = KernelNode {
+                name: &node.name,
+                op,
+                attrs: &node.attrs,
+                inputs: &inputs,
+                outputs: &node.outputs,
+                constants,
+            };
             if let Some(state) = state::compile(&kernel_node, site, engine)? {
                 return Ok(Act::State(state));
             }
@@ -314,6 +321,21 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
             Act::Kernel { engine: on_engine, host }
         }
     })
+}
+
+/// A bit for each of the first inputs of a node: whether it is a constant, maybe through nodes that pass it on.
+fn constants(piece: &Piece, node: &PieceNode) -> u64 {
+    let is_constant = |&(from, port): &(u32, u32)| {
+        let mut producer = &piece.nodes[from as usize];
+        // Inputs come before what they lead to, but for those of a loop's Merge, which passes on no constant.
+        while port == 0 && role(producer) == Role::Forward && producer.outputs.len() == 1 {
+            let Some(&(from, 0)) = producer.inputs.first() else { return false };
+            producer = &piece.nodes[from as usize];
+        }
+        port == 0 && role(producer) == Role::Const
+    };
+    let bits = node.inputs.iter().take(64).enumerate().map(|(i, input)| u64::from(is_constant(input)) << i);
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// Makes values that an engine's kernel may take be copied to the engine's memory once, not once for each consumer.

@@ -56,7 +56,7 @@ impl Newer {
         let more = more_outputs.into_iter().map(|dtype| OutputType { dtype, is_ref: false });
         let outputs: Vec<OutputType> = node.outputs.iter().copied().chain(more).collect();
         let wanted = node.outputs.len();
-        let newer = KernelNode { name: node.name, op, attrs: &all, inputs: &inputs, outputs: &outputs };
+        let newer = KernelNode { name: node.name, op, attrs: &all, inputs: &inputs, outputs: &outputs, constants: 0 };
         let Some(mut kernel) = super::compile(&newer)? else { return Ok(None) };
         Ok(Some(Box::new(move |inputs| {
             let mut outputs = kernel(arrange(inputs)?)?;

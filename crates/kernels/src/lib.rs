@@ -82,6 +82,16 @@ pub struct KernelNode<'a> {
     pub inputs: &'a [DType],
     /// The type of each output.
     pub outputs: &'a [OutputType],
+    /// A bit for each of the first inputs: whether every call has the same value, which a kernel may keep in a form of its own.
+    pub constants: u64,
+}
+
+impl KernelNode<'_> {
+    /// Whether every call has the same value of an input.
+    #[inline]
+    pub fn is_constant(&self, input: usize) -> bool {
+        input < 64 && self.constants >> input & 1 == 1
+    }
 }
 
 /// Compiles the host kernel of a node; `None` if the op has none because the executor implements it (state, control flow,

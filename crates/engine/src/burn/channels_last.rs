@@ -1,15 +1,14 @@
 //! Convolutions of float32 in this process's memory: computed in place (`meshtf_loops::vector`) in TensorFlow's layout,
-//! channels last. Images that arrive channels first are reordered, and so are the outputs.
+//! channels last.
 //!
 //! Unsupported inputs (groups, other dtypes, rows that take too long) are left to burn.
 
-use meshtf_loops::vector::Convolution;
+use meshtf_loops::vector::{Convolution, PackedFilter};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
 use smallvec::smallvec;
 
-use super::array::Site;
 use super::conv::{Fit, WindowAttrs};
 use super::dense;
 use super::memory::Backing;
@@ -18,76 +17,76 @@ use crate::{EngineOutcome, Value};
 /// With fewer multiplications than this the host is no slower; and it sums in double.
 pub(super) const FEWEST_PRODUCTS: usize = 1 << 14;
 
-/// A function of two tensors: the image, or its gradient; the filter; the output, or its gradient.
-type Function = fn(&Convolution, &[f32], &[f32]) -> Option<Vec<f32>>;
+/// The filter of a node, which is kept in the order in which convolutions read it if it is the same in every step.
+pub(super) struct Filter {
+    is_constant: bool,
+    packed: Option<PackedFilter>,
+}
+
+impl Filter {
+    pub fn new(is_constant: bool) -> Filter {
+        Filter { is_constant, packed: None }
+    }
+
+    /// The convolution of an image with the filter, which is packed at the first call, if there is memory for that.
+    fn answer(&mut self, convolution: &Convolution, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+        if self.is_constant && self.packed.is_none() {
+            let has_memory = budget::admit(convolution.scratch_bytes()).is_ok();
+            self.packed = has_memory.then(|| convolution.packed(filter)).flatten();
+            self.is_constant = self.packed.is_some();
+        }
+        match &self.packed {
+            Some(packed) => convolution.answer_packed(image, packed),
+            None => convolution.answer(image, filter),
+        }
+    }
+}
 
 pub(super) fn answer<B: Backing>(
-    (window, fit): (&WindowAttrs, &Fit),
-    site: &Site<B>,
+    of: (&WindowAttrs, &Fit),
+    filter: &mut Filter,
     inputs: &[Value],
 ) -> Result<Option<EngineOutcome>> {
-    let [image, filter] = inputs else { return Ok(None) };
-    let operands = [(image, window.channels_first), (filter, false)];
-    computed((window, fit), site, operands, Convolution::answer, (&fit.answer, true))
+    let [image, weights] = inputs else { return Ok(None) };
+    let function =
+        |convolution: &Convolution, image: &[f32], weights: &[f32]| filter.answer(convolution, image, weights);
+    computed::<B>(of, [image, weights], function, &of.1.answer)
 }
 
 /// The gradient of the image.
-pub(super) fn image<B: Backing>(
-    (window, fit): (&WindowAttrs, &Fit),
-    site: &Site<B>,
-    inputs: &[Value],
-) -> Result<Option<EngineOutcome>> {
+pub(super) fn image<B: Backing>(of: (&WindowAttrs, &Fit), inputs: &[Value]) -> Result<Option<EngineOutcome>> {
     let [_, filter, gradient] = inputs else { return Ok(None) };
-    let operands = [(filter, false), (gradient, window.channels_first)];
-    let &[batch, channels, height, width] = fit.image.dims() else { return Ok(None) };
-    let shape = window.shape(batch, [height, width], channels);
-    computed((window, fit), site, operands, Convolution::image_gradient, (&shape, true))
+    let &[batch, channels, height, width] = of.1.image.dims() else { return Ok(None) };
+    let shape = [batch, height, width, channels].into();
+    computed::<B>(of, [filter, gradient], Convolution::image_gradient, &shape)
 }
 
 /// The gradient of the filter.
-pub(super) fn filter<B: Backing>(
-    (window, fit): (&WindowAttrs, &Fit),
-    site: &Site<B>,
-    inputs: &[Value],
-) -> Result<Option<EngineOutcome>> {
+pub(super) fn filter<B: Backing>(of: (&WindowAttrs, &Fit), inputs: &[Value]) -> Result<Option<EngineOutcome>> {
     let [image, _, gradient] = inputs else { return Ok(None) };
-    let operands = [(image, window.channels_first), (gradient, window.channels_first)];
-    let &[made, taken, height, width] = fit.filter.dims() else { return Ok(None) };
+    let &[made, taken, height, width] = of.1.filter.dims() else { return Ok(None) };
     let shape = [height, width, taken, made].into();
-    computed((window, fit), site, operands, Convolution::filter_gradient, (&shape, false))
+    computed::<B>(of, [image, gradient], Convolution::filter_gradient, &shape)
 }
 
-/// Computes a function of operands, each with whether it is an image in channels-first layout; the output has the given
-/// shape, and is an image or not. `None` if it is left to burn or the host.
+/// Computes a function of operands: the image, or its gradient; the filter; the output, or its gradient. The result has the given
+/// shape. `None` if it is left to burn or the host.
 fn computed<B: Backing>(
     (window, fit): (&WindowAttrs, &Fit),
-    site: &Site<B>,
-    operands: [(&Value, bool); 2],
-    function: Function,
-    (shape, is_image): (&Shape, bool),
+    operands: [&Value; 2],
+    function: impl FnOnce(&Convolution, &[f32], &[f32]) -> Option<Vec<f32>>,
+    shape: &Shape,
 ) -> Result<Option<EngineOutcome>> {
-    let is_float = operands.iter().all(|operand| operand.0.dtype() == DType::F32);
-    let Some(convolution) = convolution(window, fit).filter(|_| B::IN_PLACE && is_float) else { return Ok(None) };
-    let [x, y] = operands;
-    let (x, y) = (last(site, x)?, last(site, y)?);
+    let is_float = operands.iter().all(|operand| operand.dtype() == DType::F32);
+    let convolution = convolution(window, fit).filter(|_| B::IN_PLACE && is_float && !window.channels_first);
+    let Some(convolution) = convolution else { return Ok(None) };
+    let [x, y] = operands.map(|operand| dense::in_order(operand.clone()));
+    let (x, y) = (x?, y?);
     let (Some(xs), Some(ys)) = (dense::floats(&x), dense::floats(&y)) else { return Ok(None) };
     shape.checked_elements(DType::F32)?;
     budget::admit(convolution.scratch_bytes())?;
     let Some(answer) = function(&convolution, xs, ys) else { return Ok(None) };
-    let value = match (shape.dims(), is_image && window.channels_first) {
-        (&[batch, channels, height, width], true) => {
-            let answer = dense::made(&[batch, height, width, channels].into(), answer);
-            site.array(answer)?.permute(&[0, 3, 1, 2]).value()
-        }
-        _ => dense::made(shape, answer),
-    };
-    Ok(Some(EngineOutcome::Done(smallvec![value])))
-}
-
-/// The elements in order; those of an image channels last.
-fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result<Value> {
-    let value = value.clone();
-    if is_first { Ok(site.array(value)?.permute(&[0, 2, 3, 1]).in_order()?.value()) } else { dense::in_order(value) }
+    Ok(Some(EngineOutcome::Done(smallvec![dense::made(shape, answer)])))
 }
 
 /// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no

@@ -12,14 +12,19 @@ use meshtf_tensor::{DType, Shape};
 
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
+use super::channels_last::Filter;
 use super::elementwise::arrays;
 use super::memory::Backing;
 use super::{Body, channels_last, pool};
 use crate::{EngineOutcome, Value, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    if node.op == "Conv2D" {
+        let Some(window) = WindowAttrs::read(node.attrs)? else { return Ok(None) };
+        let mut filter = Filter::new(node.is_constant(1));
+        return Ok(Some(Box::new(move |site, inputs| conv2d(&window, &mut filter, site, inputs))));
+    }
     let kernel: fn(&WindowAttrs, &Site<B>, Values) -> Result<EngineOutcome> = match node.op {
-        "Conv2D" => conv2d,
         "Conv2DBackpropInput" => conv2d_backprop_input,
         "Conv2DBackpropFilter" => conv2d_backprop_filter,
         "MaxPool" => pool::max_pool,
@@ -246,11 +251,16 @@ impl Fit {
     }
 }
 
-fn conv2d<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+fn conv2d<B: Backing>(
+    window: &WindowAttrs,
+    filter: &mut Filter,
+    site: &Site<B>,
+    inputs: Values,
+) -> Result<EngineOutcome> {
     let Some(fit) = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    if let Some(done) = channels_last::answer((window, &fit), site, &inputs)? {
+    if let Some(done) = channels_last::answer::<B>((window, &fit), filter, &inputs)? {
         return Ok(done);
     }
     if !fit.pays::<B>() {
@@ -289,7 +299,7 @@ fn conv2d_backprop_input<B: Backing>(
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    if let Some(done) = channels_last::image((window, &fit), site, &inputs)? {
+    if let Some(done) = channels_last::image::<B>((window, &fit), &inputs)? {
         return Ok(done);
     }
     if !fit.pays::<B>() {
@@ -334,7 +344,7 @@ fn conv2d_backprop_filter<B: Backing>(
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    if let Some(done) = channels_last::filter((window, &fit), site, &inputs)? {
+    if let Some(done) = channels_last::filter::<B>((window, &fit), &inputs)? {
         return Ok(done);
     }
     if !fit.pays::<B>() {

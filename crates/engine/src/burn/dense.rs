@@ -16,6 +16,7 @@ use smallvec::smallvec;
 
 use super::array::{Array, taken};
 use super::memory::{Backing, held};
+use super::order::as_stored;
 use super::{batch_norm, cast, fold, gather, local_response, losses, mirror, select};
 use crate::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 
@@ -28,28 +29,29 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         return Ok(None);
     }
     if let Some(op) = one_input(node)? {
-        return Ok(Some(unary(op)));
+        return Ok(Some(as_stored(unary(op))));
     }
-    for family in [fold::kernel, mirror::kernel] {
-        if let Some(direct) = family(node)? {
-            return Ok(Some(with_order(direct)));
-        }
+    if let Some(direct) = of_elements(node)? {
+        return Ok(Some(as_stored(with_order(direct))));
+    }
+    if let Some(direct) = fold::kernel(node)? {
+        return Ok(Some(direct));
+    }
+    if let Some(direct) = mirror::kernel(node)? {
+        return Ok(Some(with_order(direct)));
     }
     let direct: Option<Direct> = match node.op {
         "Cast" => cast::kernel(node)?,
         "GatherV2" | "GatherNd" => gather::kernel(node)?,
         "Select" | "SelectV2" => select::kernel(node),
         _ if node.inputs.iter().any(|&dtype| dtype != DType::F32) => None,
-        "AddN" => Some(Box::new(add_n)),
         "Softmax" => Some(rows(vector::softmax, vector::softmax_of)),
         "LogSoftmax" => Some(rows(vector::log_softmax, vector::log_softmax_of)),
         "BiasAdd" => {
             let channels_first = node.attrs.str("data_format")? == "NCHW";
             vector::binary("Add").map(|add| bias_add(add, channels_first))
         }
-        "Pow" => vector::binary("Pow").map(power),
-        "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
-        op => match vector::binary(op).map(binary).or_else(|| vector::comparison(op).map(comparison)) {
+        op => match vector::comparison(op).map(comparison) {
             None => [batch_norm::kernel, local_response::kernel, losses::kernel]
                 .into_iter()
                 .find_map(|family| family(node).transpose())
@@ -58,6 +60,17 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         },
     };
     Ok(direct.map(with_order))
+}
+
+/// The kernel of a node that computes a function of single elements of several inputs, which are broadcast together.
+fn of_elements(node: &KernelNode) -> Result<Option<Direct>> {
+    Ok(match node.op {
+        _ if node.inputs.iter().any(|&dtype| dtype != DType::F32) => None,
+        "AddN" => Some(Box::new(add_n)),
+        "Pow" => vector::binary("Pow").map(power),
+        "LeakyReluGrad" => Some(binary(vector::leaky_gradient(node.attrs.float("alpha")?))),
+        op => vector::binary(op).map(binary),
+    })
 }
 
 /// A kernel that receives its inputs in order.

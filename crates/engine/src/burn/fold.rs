@@ -7,7 +7,8 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
 
-use super::dense::{Direct, done, floats};
+use super::dense::{Direct, done, floats, in_order};
+use super::order;
 use super::reduce::axes;
 use crate::{EngineOutcome, Values};
 
@@ -38,7 +39,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<Direct>> {
     Ok(Some(Box::new(move |inputs| reduced(fold, keep_dims, inputs))))
 }
 
-fn reduced(fold: Fold, keep_dims: bool, inputs: Values) -> Result<EngineOutcome> {
+fn reduced(fold: Fold, keep_dims: bool, mut inputs: Values) -> Result<EngineOutcome> {
     let Some(gone) = axes(&inputs[1], inputs[0].rank())? else { return Ok(EngineOutcome::Declined(inputs)) };
     let dims = || inputs[0].shape().dims().iter().copied().zip(gone.iter().copied());
     let shape: Shape = if keep_dims {
@@ -46,10 +47,19 @@ fn reduced(fold: Fold, keep_dims: bool, inputs: Values) -> Result<EngineOutcome>
     } else {
         dims().filter(|dim| !dim.1).map(|dim| dim.0).collect()
     };
-    let folding = Folding::new(dims());
+    // A view is reduced where it lies if the axes that stay are in the order of the memory.
+    let stored = order::stored(&inputs[0]).filter(|axes| axes.iter().filter(|&&axis| !gone[axis]).is_sorted());
+    let folding = match &stored {
+        Some(axes) => Folding::new(axes.iter().map(|&axis| (inputs[0].shape().dims()[axis], gone[axis]))),
+        None => Folding::new(dims()),
+    };
     // An input that is its own result needs no copy.
     if !folding.is_some() && fold != Fold::Norm {
         return Ok(EngineOutcome::Declined(inputs));
+    }
+    if let Some(axes) = stored {
+        let reduced = inputs.remove(0);
+        inputs.insert(0, order::permuted(reduced, &axes)?);
     }
     folded(fold, folding, shape, inputs)
 }
@@ -67,6 +77,7 @@ fn bias_add_grad(channels_first: bool, inputs: Values) -> Result<EngineOutcome> 
 }
 
 fn folded(fold: Fold, folding: Folding, shape: Shape, inputs: Values) -> Result<EngineOutcome> {
+    let inputs: Values = inputs.into_iter().map(in_order).collect::<Result<_>>()?;
     let Some(xs) = floats(&inputs[0]).filter(|xs| !xs.is_empty()) else { return Ok(EngineOutcome::Declined(inputs)) };
     shape.checked_elements(DType::F32)?;
     budget::admit(folding.scratch_bytes())?;

@@ -1,7 +1,9 @@
 //! Matrix products. Transposition is a view; a matrix is copied for it only if that makes the product faster.
 
 use meshtf_kernels::{KernelNode, call};
+use meshtf_loops::vector::{MatrixView, Panels};
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -9,7 +11,7 @@ use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::gemm::{UNPACKED, is_better_in_order, matrix, multiply};
 use super::memory::Backing;
-use super::{Body, blocks, products};
+use super::{Body, blocks, dense, products};
 use crate::{EngineOutcome, Value, Values};
 
 /// Most multiplications of a product that this module computes instead of the backend.
@@ -22,11 +24,18 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "BatchMatMulV2" => (node.attrs.bool("adj_x")?, node.attrs.bool("adj_y")?, Batches::Broadcast),
         _ => return Ok(None),
     };
+    let mut weights = Weights { is_constant: B::IN_PLACE && node.is_constant(1), panels: None };
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
         let Some(shape) = shape.filter(|shape| shape.is_allowed(inputs[0].dtype())) else {
             return Ok(EngineOutcome::Declined(inputs));
         };
+        if !transpose_left
+            && let [x, y] = inputs.as_slice()
+            && let Some(product) = weights.product(x, y, transpose_right)?
+        {
+            return dense::done(&shape, product);
+        }
         if !B::REMOTE
             && let [x @ Value::Host(_), y @ Value::Host(_)] = inputs.as_slice()
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
@@ -44,6 +53,39 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let (x, y) = (transposed(x.lifted(rank)?, transpose_left), transposed(y.lifted(rank)?, transpose_right));
         done(product_of(site, x, y, shape)?)
     })))
+}
+
+/// The right factor of a node, which is kept in panels if it is the same in every step.
+struct Weights {
+    is_constant: bool,
+    panels: Option<Panels<'static>>,
+}
+
+/// Fewest elements of weights that are kept in panels; for fewer, the step from input to output takes longer than the product.
+const LEAST_WEIGHTS: usize = 1 << 12;
+
+impl Weights {
+    /// The product with these weights, if they are a constant matrix and there is memory for its panels.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there is not enough memory for the product.
+    fn product(&mut self, x: &Value, y: &Value, is_transposed: bool) -> Result<Option<Vec<f32>>> {
+        if !self.is_constant || y.len() < LEAST_WEIGHTS {
+            return Ok(None);
+        }
+        if self.panels.is_none() {
+            let bytes = |y: &MatrixView| y.dims[0] * y.dims[1].next_multiple_of(LANES) * size_of::<f32>();
+            let y = matrix(y, is_transposed).filter(|y| budget::admit(bytes(y)).is_ok());
+            self.panels = y.map(Panels::packed);
+            self.is_constant = self.panels.is_some();
+        }
+        let x = dense::in_order(x.clone())?;
+        let (Some(panels), Some(elements)) = (&self.panels, dense::floats(&x)) else { return Ok(None) };
+        let inner = panels.dims()[0];
+        let rows = elements.len() / inner.max(1);
+        budget::admit(rows.saturating_mul(panels.dims()[1]).saturating_mul(size_of::<f32>()))?;
+        Ok(Some(panels.product(MatrixView { elements, dims: [rows, inner], steps: [inner, 1] })))
+    }
 }
 
 /// The product of matrices, of the rank of its shape, whose batches are broadcast.

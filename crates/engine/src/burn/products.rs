@@ -50,9 +50,14 @@ pub(super) fn kernel<B: Backing>(
     let mut apart = Apart { products: kernels, on_engine, on_host };
     let name = engine.name().to_owned();
     let is_slice = node.op == "Slice";
+    // A constant factor is kept in the order in which products read it.
+    let is_apart = !is_slice && products.iter().flatten().any(|product| product.is_constant(1));
     let run = move |mut inputs: Values| {
-        let together = guarded(&name, || if is_slice { terms.part(&inputs) } else { terms.together(&mut inputs) });
-        match together? {
+        let together = match is_apart {
+            true => None,
+            false => guarded(&name, || if is_slice { terms.part(&inputs) } else { terms.together(&mut inputs) })?,
+        };
+        match together {
             Some(answer) => Ok(EngineOutcome::Done(Values::from_iter([at_home(answer)?]))),
             None => apart.run(inputs),
         }

@@ -77,7 +77,7 @@ impl Features {
             ("Tdense", Attr::Types(self.dense.iter().map(|(_, dtype, _)| *dtype).collect())),
             ("dense_shapes", Attr::Shapes(self.dense.iter().map(|(.., shape)| shape.clone()).collect())),
         ]);
-        let node = KernelNode { name: "", op: "ParseExample", attrs: &attrs, inputs: &[], outputs: &[] };
+        let node = KernelNode { name: "", op: "ParseExample", attrs: &attrs, inputs: &[], outputs: &[], constants: 0 };
         kernel::compile(&node)?.ok_or_else(|| Failure::new(Code::Internal, "ParseExample has no kernel"))
     }
 

@@ -19,6 +19,7 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::code::{Act, op_name};
+use super::constants;
 
 /// Most products that are computed at once, and so keep their factors until then.
 const MOST_AT_ONCE: usize = 8;
@@ -195,7 +196,10 @@ pub(super) fn act(piece: &Piece, node: &PieceNode, terms: &[Taken], engine: &dyn
     let inputs: Vec<DType> = terms.iter().map(dtype).collect();
     let product = |&term: &Taken| match term {
         Taken::Value(..) => None,
-        Taken::Product(product) => Some(kernel_node(&piece.nodes[product as usize], &[DType::F32; 2])),
+        Taken::Product(product) => {
+            let node = &piece.nodes[product as usize];
+            Some(KernelNode { constants: constants(piece, node), ..kernel_node(node, &[DType::F32; 2]) })
+        }
     };
     let products: Vec<Option<KernelNode>> = terms.iter().map(product).collect();
     let node = kernel_node(node, &inputs);
@@ -204,7 +208,14 @@ pub(super) fn act(piece: &Piece, node: &PieceNode, terms: &[Taken], engine: &dyn
 }
 
 fn kernel_node<'a>(node: &'a PieceNode, inputs: &'a [DType]) -> KernelNode<'a> {
-    KernelNode { name: &node.name, op: op_name(&node.op), attrs: &node.attrs, inputs, outputs: &node.outputs }
+    KernelNode {
+        name: &node.name,
+        op: op_name(&node.op),
+        attrs: &node.attrs,
+        inputs,
+        outputs: &node.outputs,
+        constants: 0,
+    }
 }
 
 /// The kernels one after the other, on the host, for calls that the engine declines: the kernel that is at fault refuses.

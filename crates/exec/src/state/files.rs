@@ -69,7 +69,8 @@ fn by_vocabulary(node: &KernelNode, site: &Site) -> Result<StateOp> {
     simple(move |mut tokens, _| {
         if kernel.is_none() {
             let own = turn::in_part(|| weights(&folder, attrs.bytes("vocab_file")?, &unigrams))?;
-            let node = KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            let node =
+                KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: 0 };
             kernel = Some(fixed(&node, unigrams.weighted(own)?, &generators)?);
         }
         let kernel: &mut HostKernel = kernel.as_mut().ok_or_else(|| Failure::new(Code::Internal, "no sampler"))?;

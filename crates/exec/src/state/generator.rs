@@ -115,7 +115,7 @@ fn drawn(node: &KernelNode, op: &'static str) -> Result<StateOp> {
     let (at, skipped) = if is_oldest { (1, 1) } else { (2, 0) };
     let mut dtypes = vec![node.inputs[at], DType::U64, DType::U64, DType::I32];
     dtypes.extend(&node.inputs[at + 1..]);
-    let own = KernelNode { name: node.name, op, attrs: &attrs, inputs: &dtypes, outputs: node.outputs };
+    let own = KernelNode { name: node.name, op, attrs: &attrs, inputs: &dtypes, outputs: node.outputs, constants: 0 };
     let no_kernel = || Failure::new(Code::Internal, format!("{op} has no kernel"));
     let mut kernel = kernel::compile(&own)?.ok_or_else(no_kernel)?;
     simple(move |mut inputs, _| {

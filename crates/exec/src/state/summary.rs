@@ -64,7 +64,14 @@ pub(super) fn register(ops: &mut Registry) {
         writes(move |inputs| {
             let (tag, images, bad) = (inputs.host(2)?, inputs.host(3)?, inputs.host(4)?);
             let attrs = Attrs::from([("max_images", Attr::Int(most)), ("bad_color", Attr::Tensor(bad))]);
-            let node = KernelNode { name: &name, op: "ImageSummary", attrs: &attrs, inputs: &types, outputs: &[] };
+            let node = KernelNode {
+                name: &name,
+                op: "ImageSummary",
+                attrs: &attrs,
+                inputs: &types,
+                outputs: &[],
+                constants: 0,
+            };
             summary_of(&mut compiled(&node)?, Inputs::from_iter([tag, images]))
         })
     });
@@ -144,7 +151,7 @@ fn summaries(
     types: &[DType],
     attrs: Attrs,
 ) -> Result<impl FnMut(Inputs) -> Result<Vec<u8>> + Send + use<>> {
-    let node = KernelNode { name: node.name, op, attrs: &attrs, inputs: types, outputs: &[] };
+    let node = KernelNode { name: node.name, op, attrs: &attrs, inputs: types, outputs: &[], constants: 0 };
     let mut kernel = compiled(&node)?;
     Ok(move |inputs: Inputs| summary_of(&mut kernel, inputs))
 }

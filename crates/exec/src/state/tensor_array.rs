@@ -126,7 +126,8 @@ fn cut(values: Value, engine: &dyn Engine) -> Result<std::result::Result<Vec<Val
     }
     let attrs = Attrs::from([("axis", Attr::Int(0)), ("num", Attr::Int(rows as i64)), ("T", Attr::Type(dtype))]);
     let outputs = [OutputType { dtype, is_ref: false }];
-    let unpack = KernelNode { name: "rows", op: "Unpack", attrs: &attrs, inputs: &[dtype], outputs: &outputs };
+    let unpack =
+        KernelNode { name: "rows", op: "Unpack", attrs: &attrs, inputs: &[dtype], outputs: &outputs, constants: 0 };
     let Some(mut unpack) = engine.compile(&unpack)? else { return Ok(Err(values)) };
     match (unpack.run)(Values::from_iter([values]))? {
         EngineOutcome::Done(rows) => Ok(Ok(rows.into_vec())),

@@ -201,7 +201,7 @@ fn gathering(
     attrs.set("Tparams", dtype.into());
     attrs.set("Tindices", indices.into());
     let inputs = &[dtype, indices, DType::I64][..2 + usize::from(axis.is_some())];
-    let gather = KernelNode { name: node.name, op, attrs: &attrs, inputs, outputs: node.outputs };
+    let gather = KernelNode { name: node.name, op, attrs: &attrs, inputs, outputs: node.outputs, constants: 0 };
     let no_kernel = || Failure::new(Code::Internal, format!("{op} has no kernel"));
     let mut kernel = kernel::compile(&gather)?.ok_or_else(no_kernel)?;
     let mut fast = engine.compile(&gather)?;

@@ -67,7 +67,8 @@ impl Ops {
             let typed = |input: &Output| self.graph.node(input.node).outputs[input.port as usize].dtype;
             let dtypes: Vec<DType> = node.inputs.iter().map(typed).collect();
             let op = node.op.runs_as().name;
-            let kernel = KernelNode { name, op, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs };
+            let kernel =
+                KernelNode { name, op, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs, constants: 0 };
             let op = state::compile(&kernel, &self.site, &*self.engine).unwrap().unwrap();
             self.compiled.insert(name.to_owned(), op);
         }

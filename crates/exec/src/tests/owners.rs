@@ -50,7 +50,14 @@ struct Node {
 
 impl Node {
     fn of(&self, op: &'static OpDef) -> KernelNode<'_> {
-        KernelNode { name: "node", op: op.name, attrs: &self.attrs, inputs: &self.inputs, outputs: &self.outputs }
+        KernelNode {
+            name: "node",
+            op: op.name,
+            attrs: &self.attrs,
+            inputs: &self.inputs,
+            outputs: &self.outputs,
+            constants: 0,
+        }
     }
 }
 

@@ -39,7 +39,7 @@ struct Fused {
 /// The kernel of a part.
 fn part(node: &KernelNode, op: &str, attrs: &Attrs, inputs: &[DType], output: DType) -> Result<HostKernel> {
     let outputs = [OutputType { dtype: output, is_ref: false }];
-    let node = KernelNode { name: node.name, op, attrs, inputs, outputs: &outputs };
+    let node = KernelNode { name: node.name, op, attrs, inputs, outputs: &outputs, constants: 0 };
     compile(&node)?.ok_or_else(|| Failure::new(Code::Internal, format!("{op} has no kernel")))
 }
 

@@ -94,7 +94,8 @@ fn sized_kernel(node: &KernelNode, kind: Kind, count: usize) -> Result<Option<Ho
             let [window, strides] = sizes.clone();
             attrs.set("ksize", Attr::Ints(window));
             attrs.set("strides", Attr::Ints(strides));
-            let node = KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            let node =
+                KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: 0 };
             made = match kernel(&node, 2, kind)? {
                 Some(kernel) => Some((sizes, kernel)),
                 None => return no_kernel(&node),
