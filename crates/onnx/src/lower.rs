@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod block_lstm;
 mod cast;
 mod control;
 mod conv;

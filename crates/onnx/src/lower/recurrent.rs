@@ -5,7 +5,9 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::activation::hard;
+use super::block_lstm::{self, Weights};
 use super::control::{empty_list, stacked};
+use super::conv::arranged;
 use super::{Operator, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
@@ -21,7 +23,7 @@ pub const TABLE: &[Operator] = &[
 ];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     Rnn,
     Gru,
     Lstm,
@@ -48,8 +50,8 @@ impl Kind {
 
 /// An activation, with its parameters.
 #[derive(Clone)]
-struct Activation {
-    name: String,
+pub(super) struct Activation {
+    pub name: String,
     alpha: Option<f64>,
     beta: Option<f64>,
 }
@@ -81,20 +83,20 @@ impl Activation {
 }
 
 /// The parts of a direction.
-struct Cell {
-    kind: Kind,
+pub(super) struct Cell {
+    pub kind: Kind,
     /// `[hidden, gates * hidden]`.
     recurrent: Output,
     /// The bias of the hidden gate of a GRU, which is not added to the input's part.
     inner_bias: Option<Output>,
-    peepholes: Option<[Output; 3]>,
-    activations: Vec<Activation>,
-    clip: Option<f64>,
+    pub peepholes: Option<[Output; 3]>,
+    pub activations: Vec<Activation>,
+    pub clip: Option<f64>,
     /// Of a GRU: the product comes before the reset.
     linear_before_reset: bool,
     /// Of an LSTM: input and forget gates are coupled.
-    coupled: bool,
-    hidden: i64,
+    pub coupled: bool,
+    pub hidden: i64,
 }
 
 impl Cell {
@@ -196,11 +198,11 @@ impl Cell {
 }
 
 /// The results of a direction of a layer: the states of all steps, and the last ones.
-struct Ran {
+pub(super) struct Ran {
     /// `[length, batch, hidden]`.
-    all: Output,
-    h: Output,
-    c: Option<Output>,
+    pub all: Output,
+    pub h: Output,
+    pub c: Option<Output>,
 }
 
 fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
@@ -225,18 +227,16 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
     };
     let mut ran = Vec::new();
     for (i, &is_reverse) in directions.iter().enumerate() {
-        let one = |cx: &mut Cx, x: Output| op!(cx.em, "GatherV2", x, i as i64, 0i64);
+        let one = |cx: &mut Cx, x: Output| row(cx, x, i);
         let weights = one(cx, weights)?;
-        let own = one(cx, recurrent)?;
-        let own = op!(cx.em, "Transpose", own, [1i64, 0])?;
+        let of_state = one(cx, recurrent)?;
         let activations = activations(n, kind, i)?;
         let gates = kind.gates() * hidden;
         let mut bias = None;
         let mut inner_bias = None;
         if let Some(all) = n.maybe(3)? {
             let all = one(cx, all)?;
-            let input = cx.slice(all, 0, Size::Known(0), Some(Size::Known(gates)))?;
-            let state = cx.slice(all, 0, Size::Known(gates), Some(Size::Known(2 * gates)))?;
+            let (input, state) = halves(cx, all, gates)?;
             if kind == Kind::Gru {
                 // The last gate's bias of the state is within the reset.
                 let first = cx.slice(state, 0, Size::Known(0), Some(Size::Known(2 * hidden)))?;
@@ -244,7 +244,7 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
                 let padded = cx.pad(first, &[(0, hidden)], None)?;
                 bias = Some(op!(cx.em, "AddV2", input, padded)?);
             } else {
-                bias = Some(op!(cx.em, "AddV2", input, state)?);
+                bias = Some(sum(cx, input, state)?);
             }
         }
         let peepholes = match (kind, n.maybe(7)?) {
@@ -269,9 +269,9 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
         };
         let h = state(cx, 5)?;
         let c = if kind == Kind::Lstm { Some(state(cx, 6)?) } else { None };
-        let cell = Cell {
+        let mut cell = Cell {
             kind,
-            recurrent: own,
+            recurrent: of_state,
             inner_bias,
             peepholes,
             activations,
@@ -285,12 +285,20 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
             None => op!(cx.em, "ReverseV2", x, [0i64]),
         };
         let mut own = if is_reverse { reversed(cx, x)? } else { x };
-        // The input's part of all gates in all steps, at once.
-        own = op!(cx.em, "BatchMatMulV2", own, weights; "adj_y" => true)?;
-        if let Some(bias) = bias {
-            own = op!(cx.em, "AddV2", own, bias)?;
-        }
-        let mut done = over_time(cx, &cell, own, h, c, lengths)?;
+        let mut done = match c {
+            Some(c) if lengths.is_none() && cell.is_block(dtype) => {
+                block_lstm::over_time(cx, &cell, &Weights { input: weights, state: of_state, bias }, own, [h, c])?
+            }
+            _ => {
+                cell.recurrent = arranged(cx, of_state, &[1, 0])?;
+                // The input's part of all gates in all steps, at once.
+                own = op!(cx.em, "BatchMatMulV2", own, weights; "adj_y" => true)?;
+                if let Some(bias) = bias {
+                    own = op!(cx.em, "AddV2", own, bias)?;
+                }
+                over_time(cx, &cell, own, h, c, lengths)?
+            }
+        };
         if is_reverse {
             done.all = reversed(cx, done.all)?;
         }
@@ -313,6 +321,40 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
         }
     }
     Ok(outputs.into_iter().map(Value::Tensor).collect())
+}
+
+/// A direction's part; of constants, while the model is read.
+fn row(cx: &mut Cx, all: Output, i: usize) -> Result<Output> {
+    match cx.em.known(all).filter(|all| all.dtype() == DType::F32 && all.rank() > 1 && all.dims()[0] > i) {
+        Some(known) => {
+            let size = known.len() / known.dims()[0];
+            let own = known.slice::<f32>()?[i * size..][..size].to_vec();
+            let own = Tensor::from_vec(known.dims()[1..].to_vec(), own);
+            let name = format!("{}/{i}", cx.em.graph().node(all.node).name);
+            cx.em.constant_named(&name, own)
+        }
+        None => op!(cx.em, "GatherV2", all, i as i64, 0i64),
+    }
+}
+
+/// The biases of the input and of the state.
+fn halves(cx: &mut Cx, all: Output, gates: i64) -> Result<(Output, Output)> {
+    if let Some(known) = cx.em.known(all).filter(|all| all.dtype() == DType::F32 && all.len() == 2 * gates as usize) {
+        let parts =
+            [0, 1].map(|i| known.slice::<f32>().map(|all| all[i * gates as usize..][..gates as usize].to_vec()));
+        let [input, state] = parts;
+        return Ok((cx.em.constant(Tensor::vector(input?))?, cx.em.constant(Tensor::vector(state?))?));
+    }
+    let input = cx.slice(all, 0, Size::Known(0), Some(Size::Known(gates)))?;
+    Ok((input, cx.slice(all, 0, Size::Known(gates), Some(Size::Known(2 * gates)))?))
+}
+
+/// The sum of two vectors; of constants, while the model is read.
+fn sum(cx: &mut Cx, x: Output, y: Output) -> Result<Output> {
+    let known = |x| cx.em.known(x).filter(|x| x.dtype() == DType::F32);
+    let (Some(xs), Some(ys)) = (known(x), known(y)) else { return op!(cx.em, "AddV2", x, y) };
+    let sums: Vec<f32> = xs.slice::<f32>()?.iter().zip(ys.slice::<f32>()?).map(|(x, y)| x + y).collect();
+    cx.em.constant(Tensor::vector(sums))
 }
 
 fn activations(n: &Node, kind: Kind, direction: usize) -> Result<Vec<Activation>> {
