@@ -165,15 +165,17 @@ api: ## writes docs/api.txt, the public interface, of which `make check` shows e
 
 # Each bench prints its figures; benches/report.py puts them into the tables of the page.
 bench: build ## every bench; its figures go into docs/benchmarks.md
-	$(call say,numpy to be measured beside (in $(VENV)))
-	@$(VENV)/bin/python -c 'import numpy' 2>/dev/null || { python3 -m venv '$(VENV)' && \
-		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
-		echo '  there is no Python or no network here: its column stays empty'
+	$(call say,numpy and onnxruntime to be measured beside (in $(VENV)))
+	@$(VENV)/bin/python -c 'import numpy, onnx, onnxruntime' 2>/dev/null || { python3 -m venv '$(VENV)' && \
+		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3' 'onnx>=1.19,<2' 'onnxruntime>=1.20,<2'; } || \
+		echo '  there is no Python or no network here: their columns stay empty'
 	$(call say,building and running the benches)
 	@set -o pipefail; { $(CARGO) bench --bench '*' $(FEATURES_FLAG) $(JOBS_FLAG) && \
 		if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \
 		MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/$$bench.py || exit 1; done; else \
-		echo '  TensorFlow is not measured beside: `make tensorflow` installs it'; fi; } | tee '$(TARGET_DIR)/bench.txt'
+		echo '  TensorFlow is not measured beside: `make tensorflow` installs it'; fi && \
+		if '$(VENV)/bin/python' -c 'import onnxruntime' 2>/dev/null; then \
+		MESHTF='$(MESHTF)' '$(VENV)/bin/python' benches/onnx/bench.py; fi; } | tee '$(TARGET_DIR)/bench.txt'
 	$(call say,docs/benchmarks.md)
 	@python3 benches/report.py <'$(TARGET_DIR)/bench.txt'
 

@@ -33,6 +33,9 @@ SERVERS = re.compile(rf"^(.+?)\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+[≤≥] [\d.]
 # benches/tf/models.py, `main`
 MODEL = re.compile(r"^(\w+): (.*?)\.? (\d+) quiet turns of (\d+)$")
 MODEL_ON = re.compile(r"^  (\S+)\s+([\d.]+) steps/s, at best\s+[\d.]+\s+([\d.]+) of (\S+)\s+([\d.]+) cores\s+loss \S+$")
+# benches/onnx/bench.py, `measure`
+ONNX = re.compile(r"^(\w+): (.*): onnxruntime ([\d.]+) steps/s$")
+ONNX_ON = re.compile(r"^  (\S+)\s+([\d.]+) steps/s\s+([\d.]+) of onnxruntime's\s+differs by (\S+)$")
 # benches/tf/kernels.py, `main`
 TF_KERNEL = re.compile(r"^(\w+)\s+(\S+)\s+([\d.]+) ms, (\S+)\s+([\d.]+) ms,\s+([\d.]+) of (\S+)'s rate\s+\(sums .*\)$")
 
@@ -64,9 +67,9 @@ class Output:
         # The tables of benches/mesh/report.rs: the head of the third column, and rows.
         self.reports = {"mesh": [], "train": []}
         self.kernels, self.allocations, self.planning = [], [], []
-        self.servers, self.models, self.tf_kernels = [], [], []
-        # The report, and the model, whose lines come next.
-        self.report, self.model = None, None
+        self.servers, self.models, self.tf_kernels, self.onnx = [], [], [], []
+        # The report, and the models, whose lines come next.
+        self.report, self.model, self.onnx_model = None, None, None
 
     def take(self, line):
         line = line.rstrip("\n")
@@ -76,6 +79,14 @@ class Output:
         if match := MODEL_ON.match(line):
             if self.model is not None:
                 self.model["on"][match[1]] = (match[2], match[3], match[4])
+            return None
+        if match := ONNX_ON.match(line):
+            if self.onnx_model and match[1] == "meshtf":
+                self.onnx.append((*self.onnx_model, *match.groups()[1:]))
+            return None
+        self.onnx_model = None
+        if match := ONNX.match(line):
+            self.onnx_model = match.groups()
             return None
         if match := MODEL.match(line):
             self.model = {"name": match[1], "what": match[2], "on": {}}
@@ -117,7 +128,7 @@ class Output:
         rows = [(name, figure(theirs), figure(ours), f"{float(ratio):.2f}") for name, theirs, ours, ratio in self.servers]
         found["servers"] = [["what", "TensorFlow's servers", "meshtf", "ratio"], rows]
         text = {name: table(head, rows) for name, (head, rows) in found.items() if rows}
-        return text | self.models_table() | self.tf_kernels_table()
+        return text | self.models_table() | self.tf_kernels_table() | self.onnx_table()
 
     def models_table(self):
         rows, ratios = [], []
@@ -140,6 +151,15 @@ class Output:
         rows = [(words(name), theirs, ours, ratio) for name, theirs, ours, ratio in self.tf_kernels]
         mean = mean_of([float(ratio) for *_, ratio in rows], "kernels")
         return {"tf-kernels": table(["kernel", "TensorFlow, ms", "meshtf, ms", "ratio of the rates"], rows) + "\n\n" + mean}
+
+    def onnx_table(self):
+        if not self.onnx:
+            return {}
+        rows = [(f"`{name}`: {what}", theirs, ours, ratio) for name, what, theirs, ours, ratio, _ in self.onnx]
+        mean = mean_of([float(row[4]) for row in self.onnx], "models")
+        head = ["model", "onnxruntime, steps/s", "meshtf, steps/s", "ratio"]
+        most = max((row[5] for row in self.onnx), key=float)
+        return {"onnx": table(head, rows) + f"\n\n{mean} Outputs differ by at most {most} of the largest value."}
 
 
 def machine():
