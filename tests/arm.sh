@@ -41,8 +41,8 @@ sed 's/"epochs": 100/"epochs": 100, "workers": 2, "mode": "mirrored"/' "$root/ex
 cp "$root/examples/circle.csv" "$home"
 # logits: trains on the workers of the mesh, and prints the outputs for some points.
 logits() {
-    "$native" train "$home/circle.json" --weights "$home/$MESHTF_MESH.safetensors" --quiet
-    "$native" run "$home/circle.json" --weights "$home/$MESHTF_MESH.safetensors" --fetch logits --json \
+    "$native" train "$home/circle.json" --checkpoint "$home/$MESHTF_MESH" --quiet --no-record >&2
+    "$native" run "$home/circle.json" --weights "$home/$MESHTF_MESH" --fetch logits --json \
         --feed 'x=[[0.1, 0.2], [0.9, 0.9], [-0.5, 0.4], [-0.8, -0.7]]'
 }
 say "examples/circle.json, mirrored on a worker of each processor, then on two of this one"
@@ -55,7 +55,7 @@ on "$native" worker/1
 of_one=$(logits)
 python3 - "$of_both" "$of_one" <<'PYTHON'
 import json, sys
-both, one = ([x for row in json.loads(text)["logits"] for x in row] for text in sys.argv[1:])
+both, one = ([x for row in json.loads(text)["values"]["logits"]["value"] for x in row] for text in sys.argv[1:])
 differences = [abs(x - y) for x, y in zip(both, one, strict=True)]
 # The order of sums differs with the width of registers, and 800 steps pass it on.
 if max(differences) > 1e-3 * max(map(abs, one)):
