@@ -475,7 +475,7 @@ impl Bench {
             let values = piece.feeds.iter().map(|&place| feeds[place as usize].1.clone()).collect();
             self.device.register(id, piece)?;
             let step = StepId { session: SESSION, number: number.into() };
-            self.device.start(id, step.number, 1, values);
+            self.device.start(id, step.number, 1, false, values);
             self.wait(step, op)?;
         }
         Ok(())
