@@ -70,3 +70,18 @@ STEPS.append(step([chosen], {is_taken: False, x: [3.0, 1.0], **counts(0, 3, -1)}
 # A call by the name of a device.
 named = functional_ops.remote_call(args=[first, x], Tout=[tf.float32], f=inner, target="/job:localhost/replica:0/task:0/device:CPU:0")
 STEPS.append(step(named, {first: 7, x: [1.0, 2.0]}))
+
+
+# Functions with constants of their own, called within a loop.
+@function.Defun(tf.float32)
+def grown(value):
+    return value * 2.0 + tf.cast(tf.range(2), tf.float32)
+
+
+again = lambda value: tf.reshape(grown(value), [2])
+steps = lambda i, value: (i + 1, tf.cond(i < 2, lambda: again(value), lambda: again(value) - 1.0))
+STEPS.append(step(tf.while_loop(lambda i, value: i < limit, steps, [first, x]), {x: [1.0, 2.0], **counts(0, 4, 1)}))
+whole = lambda i, value: (i + 1, again(functional_ops.For(0, i, 1, [value], inner)[0]))
+STEPS.append(step(tf.while_loop(lambda i, value: i < limit, whole, [first, x]), {x: [1.0, 2.0], **counts(0, 4, 1)}))
+around = lambda i, value: (i + 1, tf.while_loop(lambda j, _: j < i, lambda j, inside: (j + 1, again(inside)), [0, again(value)])[1])
+STEPS.append(step(tf.while_loop(lambda i, value: i < limit, around, [first, x]), {x: [1.0, 2.0], **counts(0, 3, 1)}))

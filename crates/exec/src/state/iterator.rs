@@ -119,7 +119,9 @@ pub(super) fn find_written(
     move |text, has_to_be_here| {
         let Written { at, is_own, container, name } = read(kind, text).ok_or_else(|| {
             let (text, article) = (String::from_utf8_lossy(text), if kind.starts_with('i') { "an" } else { "a" });
-            Failure::invalid(format!("'{text}' is not a handle of {article} {kind}, as the op that writes them returns"))
+            Failure::invalid(format!(
+                "'{text}' is not a handle of {article} {kind}, as the op that writes them returns"
+            ))
         })?;
         if has_to_be_here && at != device {
             let name = |(kind, index): (DeviceKind, u32)| format!("{}:{index}", kind.name());

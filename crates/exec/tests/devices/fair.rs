@@ -157,7 +157,8 @@ fn so_many_runs_of_a_piece_wait_and_nothing_for_the_steps_of_one_more() {
     cluster.start(&graph("x = Const is=(1)\n y = Neg x"), &[], &["y"], 1).unwrap();
     begun.recv_timeout(PATIENCE).unwrap();
     let (session, device) = (cluster.session, cluster.device(&cluster.names[0]));
-    let start = |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, false, Vec::new());
+    let start =
+        |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, false, Vec::new());
     // The first of them runs, and stays in the queue until it is done.
     for number in 2..=MAX_RUNS as u64 {
         start(number, 1);

@@ -220,7 +220,8 @@ impl Expander<'_> {
         let step = |expander: &mut Self, args: Vec<String>, around: &Around| {
             expander.inline(node, &format!("{}/body", node.name), body, args, around)
         };
-        let wrong = || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
+        let wrong =
+            || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
         self.cycle(node, Cycle { values, types, is_fixed, round, before }, goes_on, step, wrong)
     }
 
@@ -292,7 +293,8 @@ impl Expander<'_> {
             answer.types.splice(0..0, [INT32, INT32, INT32, BOOL]);
             Ok(answer)
         };
-        let wrong = || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
+        let wrong =
+            || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
         let mut answer = self.cycle(node, Cycle { values, types, is_fixed, round: 0, before }, goes_on, step, wrong)?;
         answer.tensors.drain(..4);
         answer.types.drain(..4);

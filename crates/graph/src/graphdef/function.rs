@@ -37,8 +37,8 @@ type AttrValues = BTreeMap<String, AttrValue>;
 const MAX_TENSORS: usize = 1 << 16;
 
 /// The ops that call functions, for error messages.
-const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, RemoteCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile, For, \
-                       SymbolicGradient and those of datasets";
+const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, RemoteCall, If, StatelessIf, Case, StatelessCase, While, \
+                       StatelessWhile, For, SymbolicGradient and those of datasets";
 
 /// The call that a node makes.
 #[derive(Debug)]

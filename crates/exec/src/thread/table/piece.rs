@@ -166,15 +166,14 @@ impl PieceState {
     fn take_run(&mut self) -> Option<StepRange> {
         let mut ends: SmallVec<[u64; 8]> =
             self.slots.iter().filter_map(|slot| slot.run.as_ref()).map(|run| run.end).collect();
-        let place = self.runs.iter().position(|run| {
-            match ends.iter_mut().find(|end| run.continues && **end == run.first) {
+        let place =
+            self.runs.iter().position(|run| match ends.iter_mut().find(|end| run.continues && **end == run.first) {
                 Some(end) => {
                     *end = run.end;
                     false
                 }
                 None => true,
-            }
-        })?;
+            })?;
         self.runs.remove(place)
     }
 }
