@@ -56,3 +56,11 @@ numbers = raw.IteratorGetNext(iterator=iterator, name="numbers", **form)
 STEPS += [step(numbers) for _ in range(4)]
 broken = tf.placeholder(tf.string, [], name="broken")
 STEPS.append(step([raw.DatasetCardinality(input_dataset=raw.DatasetFromGraph(graph_def=broken, name="none"), name="cardinality")], {broken: b""}))
+
+# Two iterators that would write one file: the first that asks for an element does.
+kept = [tf.data.make_initializable_iterator(tf.data.Dataset.range(3).map(lambda i: i + plus).cache("kept")) for plus in (10, 20)]
+numbers = [iterator.get_next() for iterator in kept]
+STEPS.append(step(targets=[iterator.initializer for iterator in kept]))
+STEPS += [step([numbers[at]]) for at in (0, 1, 0, 1, 0, 0)]
+# Once it has all elements, others read them; one that began before does not.
+STEPS += [step([numbers[1]]), step(targets=[kept[1].initializer]), step([numbers[1]])]
