@@ -241,8 +241,9 @@ pub enum ToWorker {
     /// worker does not hold for another piece of the session.
     Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)>, constants: Constants },
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
-    /// same for every step.
-    Start { pieces: Vec<PieceId>, first: u64, count: u64 },
+    /// same for every step. If `continues`, they are of the run that the step before the first is of, and come after it;
+    /// otherwise they may overlap with those of earlier runs that wait.
+    Start { pieces: Vec<PieceId>, first: u64, count: u64, continues: bool },
     /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those of
     /// the values that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<PushedValue> },

@@ -355,9 +355,9 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
         let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
         return Some(ToMaster::Registered { session, pieces: vec![piece], result: Ok(()) }.into());
     }
-    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0 }) {
-        let ((pieces, first, count), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(ToWorker::Start { pieces, first, count }.into());
+    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0, continues: false }) {
+        let ((pieces, first, count, continues), _) = postcard::take_from_bytes(rest).ok()?;
+        return Some(ToWorker::Start { pieces, first, count, continues }.into());
     }
     let piece = PieceId { session, number: 0 };
     if to_master(ToMaster::Done { piece, step: 0 }) || to_master(ToMaster::PartialFetch { piece, step: 0, place: 0 }) {
@@ -505,7 +505,7 @@ pub(super) mod tests {
         let done = || Some(ToMaster::Done { piece, step: 8 }.into());
         check(ToMaster::Done { piece, step: 8 }.into(), done());
         check(ToMaster::PartialFetch { piece, step: 8, place: 2 }.into(), done());
-        let start = Message::from(ToWorker::Start { pieces: vec![piece; 3], first: 4, count: 2 });
+        let start = Message::from(ToWorker::Start { pieces: vec![piece; 3], first: 4, count: 2, continues: true });
         check(start.clone(), Some(start));
         let to = Task::new("a_job_of_a_rather_long_name", 3).device(DeviceKind::Gpu, 1);
         let values = vec![PushedValue { transfer: 1, iterations: Default::default(), is_dead: false }; 100];

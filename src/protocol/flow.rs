@@ -130,7 +130,7 @@ mod tests {
         let (graph, options) = (Vec::new(), SessionOptions::default());
         let open = ask(id, Request::Open { session, graph, options, constants: Constants::default() });
         let run = ask(id, Request::Run { session, plan: 1, steps: 1, every: 0, watched: false });
-        let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2 });
+        let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2, continues: false });
         let constants = Constants::default();
         let register = Message::from(ToWorker::Register { session, isolated: false, pieces: Vec::new(), constants });
         let fetch = ToMaster::PartialFetch { piece, step: 4, place: 0 }.into();

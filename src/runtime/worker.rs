@@ -170,7 +170,9 @@ impl Worker {
                     self.state.answer(from, ToMaster::Registered { session, pieces: ids, result });
                 }
             }
-            ToWorker::Start { pieces, first, count } => self.state.start(from, &pieces, first, count, tensors),
+            ToWorker::Start { pieces, first, count, continues } => {
+                self.state.start(from, &pieces, (first, count, continues), tensors);
+            }
             ToWorker::Push { step, to, values } => {
                 let mut tensors = tensors.into_iter();
                 let values = values
@@ -419,7 +421,14 @@ impl State {
         }
     }
 
-    fn start(&self, master: &Peer, pieces: &[PieceId], first: u64, count: u64, tensors: Vec<Tensor>) {
+    /// Starts `count` steps, which continue a run or begin one.
+    fn start(
+        &self,
+        master: &Peer,
+        pieces: &[PieceId],
+        (first, count, continues): (u64, u64, bool),
+        tensors: Vec<Tensor>,
+    ) {
         let mut tensors = tensors.into_iter();
         let mut starts = Vec::with_capacity(pieces.len());
         {
@@ -441,7 +450,7 @@ impl State {
             }
         }
         for (id, device, feeds) in starts {
-            device.start(id, first, count, feeds);
+            device.start(id, first, count, continues, feeds);
         }
     }
 

@@ -21,7 +21,7 @@ use super::function;
 use super::inner::Inner;
 use super::mailbox::{self, DeviceInbox, DeviceMessage, Holds, Load};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
-use super::program;
+use super::program::{self, Source};
 use super::resource::Resources;
 use super::sink::{Pushed, Sink};
 use super::state::Site;
@@ -148,26 +148,29 @@ impl Device {
             generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
             callee: function::callee,
         };
-        let compile = || resources.budget().run(|| program::compile(&piece, &site, &**engine).map(Body::new));
+        let compile = || resources.budget().run(|| program::compile(&piece, &site, &**engine));
         let compiled = catch_unwind(AssertUnwindSafe(compile))
             .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
-        let result = compiled.and_then(|body| {
-            let body = Box::new(body);
-            let registered = self.query(|reply| DeviceMessage::Register { id, body, reply });
+        let result = compiled.and_then(|compiled| {
+            let source = Source::of(piece, site, &compiled);
+            let body = Box::new(Body::new(compiled));
+            let registered = self.query(|reply| DeviceMessage::Register { id, body, source, reply });
             registered.unwrap_or_else(|| Err(Failure::new(Code::Unavailable, "the device is closed")))
         });
         let largest = || self.query(|reply| DeviceMessage::Largest { reply }).flatten();
         result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
     }
 
-    /// Runs the piece for the steps `first..first + count`, each when the one before it has run on this device. `feeds` come in
-    /// the piece's order and are the same for each step. If more than [`MAX_PARKED_BYTES`] of them and of other values would
+    /// Runs the piece for the steps `first..first + count`, each when the one before it has run on this device. `continues`: they
+    /// are of the same run as the step before the first, and come after it. While all steps of the piece that are under way
+    /// wait, another run begins, up to [`MAX_OVERLAP`](crate::MAX_OVERLAP). `feeds` come in the piece's order and are the same
+    /// for each step. If more than [`MAX_PARKED_BYTES`] of them and of other values would
     /// wait, the step fails with ResourceExhausted.
-    pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
+    pub fn start(&self, id: PieceId, first: u64, count: u64, continues: bool, feeds: Vec<Tensor>) {
         let step = StepId { session: id.session, number: first };
         let bytes = feeds.iter().map(Tensor::byte_len).sum();
         let is_asked = match Claim::of(&self.place.parked, bytes) {
-            Some(claim) => self.ask(step, DeviceMessage::Start { id, first, count, feeds, claim }),
+            Some(claim) => self.ask(step, DeviceMessage::Start { id, first, count, continues, feeds, claim }),
             None => self.ask(step, DeviceMessage::Overflow { step, count, failure: self.too_much() }),
         };
         if !is_asked {

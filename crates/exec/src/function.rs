@@ -137,7 +137,7 @@ impl dataset::Instance for Instance {
             )));
         }
         let Some(body) = &mut self.body else { return Err(Failure::new(Code::Internal, "the function has no body")) };
-        let Body { program, step } = body;
+        let Body { program, step, .. } = body;
         // Feeds are in the order of the piece.
         let mut given: Vec<Option<Token>> = args.into_iter().map(Some).collect();
         let args = program.feeds.iter().map(|&place| given.get_mut(place as usize).and_then(Option::take));

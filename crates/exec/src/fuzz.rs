@@ -332,6 +332,8 @@ impl<'a> Case<'a> {
             "MutableHashTable"
         } else if form == 2 && (name.starts_with("Iterator") || name == "MakeIterator") {
             "Iterator"
+        } else if name.starts_with("MultiDeviceIterator") && name != "MultiDeviceIterator" {
+            "MultiDeviceIterator"
         } else if form == 2 && name.contains("StatsAggregator") {
             "StatsAggregatorHandle"
         } else if name.contains("BoostedTrees") {
@@ -344,7 +346,7 @@ impl<'a> Case<'a> {
         let maker = match (family, form) {
             ("TensorArray", form) => ["TensorArray", "TensorArrayV2", "TensorArrayV3"][form].to_owned(),
             ("ConditionalAccumulator", 2) => format!("Resource{family}"),
-            ("StatsAggregatorHandle", _) => family.to_owned(),
+            ("StatsAggregatorHandle" | "MultiDeviceIterator", _) => family.to_owned(),
             ("BoostedTreesQuantileStream" | "BoostedTreesEnsemble", _) => format!("{family}ResourceHandleOp"),
             (_, 2) => format!("{family}V2"),
             _ => family.to_owned(),
@@ -358,6 +360,7 @@ impl<'a> Case<'a> {
             "StackPopV2" => "StackPushV2",
             "QueueDequeue" | "QueueDequeueMany" | "QueueDequeueUpTo" => "QueueEnqueueMany",
             "QueueDequeueV2" | "QueueDequeueManyV2" | "QueueDequeueUpToV2" => "QueueEnqueueManyV2",
+            "MultiDeviceIteratorGetNextFromShard" => "MultiDeviceIteratorInit",
             "BoostedTreesCreateEnsemble" | "BoostedTreesCreateQuantileStreamResource" => return Some(handle),
             _ if family == "BoostedTreesEnsemble" => "BoostedTreesCreateEnsemble",
             _ if family == "BoostedTreesQuantileStream" => "BoostedTreesCreateQuantileStreamResource",
@@ -475,7 +478,7 @@ impl Bench {
             let values = piece.feeds.iter().map(|&place| feeds[place as usize].1.clone()).collect();
             self.device.register(id, piece)?;
             let step = StepId { session: SESSION, number: number.into() };
-            self.device.start(id, step.number, 1, values);
+            self.device.start(id, step.number, 1, false, values);
             self.wait(step, op)?;
         }
         Ok(())

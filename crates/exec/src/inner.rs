@@ -67,13 +67,16 @@ impl Inner {
     pub fn run_until(&self, until: Option<Instant>, turn: &mut Turn) -> Result<TurnEnd> {
         let Turn { id, body, signal, .. } = turn;
         let near = Surroundings { until, ..self.surroundings(*id, signal) };
-        let Body { program, step } = &mut **body;
         let _turn = memory::Turn::begin(self.resources.budget());
-        let run = || turn::within(signal, || step.run(program, &near));
+        let run = || {
+            body.compile(near.engine)?;
+            let Body { program, step, .. } = &mut **body;
+            turn::within(signal, || step.run(program, &near))
+        };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             Err(match turn::is_stop(&*panic) {
                 true => Failure::new(Code::Cancelled, "the step was given up"),
-                false => step.place(program, Failure::panicked("the kernel", &*panic)),
+                false => body.step.place(&body.program, Failure::panicked("the kernel", &*panic)),
             })
         })
     }

@@ -46,4 +46,4 @@ pub use resource::{
 pub use sink::{Iterations, Pushed, Sink};
 pub use step::Beside;
 pub use thread::inline::{delivering, has_inline_work, without_inline};
-pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};
+pub use thread::{MAX_OVERLAP, MAX_PIECES, MAX_RUNS, MAX_THREADS};

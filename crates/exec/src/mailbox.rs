@@ -11,6 +11,7 @@ use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
 
 use super::parked::Claim;
+use super::program::Source;
 use super::sink::Pushed;
 use super::step::{Body, Turn, TurnEnd};
 use super::waiting::{Answer, WaitId, Wake};
@@ -23,12 +24,16 @@ pub(super) enum DeviceMessage {
     Register {
         id: PieceId,
         body: Box<Body>,
+        /// Compiles its kernels again, if its steps can overlap.
+        source: Option<Arc<Source>>,
         reply: SyncSender<Result<()>>,
     },
     Start {
         id: PieceId,
         first: u64,
         count: u64,
+        /// They are of the same run as the step before the first.
+        continues: bool,
         feeds: Vec<Tensor>,
         /// Accounts for the feeds while they wait.
         claim: Claim,

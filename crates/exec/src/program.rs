@@ -4,6 +4,7 @@
 
 mod code;
 mod products;
+mod source;
 mod stages;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use meshtf_graph::shape::Extent;
 use meshtf_kernels::{self as kernel, HostKernel, KernelNode};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, Result};
+pub(super) use source::Source;
 
 use super::state::{self, Site};
 

@@ -12,6 +12,7 @@ mod ensemble;
 mod expiry;
 mod iterator;
 mod list;
+mod multi_iterator;
 mod mutex;
 mod quantile_streams;
 mod queue;
@@ -49,6 +50,7 @@ use meshtf_tensor::failure::{Code, Failure, Held, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{Budget, Holder};
+pub(super) use multi_iterator::MultiIterator;
 pub(super) use mutex::{Lock, Mutex};
 pub(super) use quantile_streams::QuantileStreams;
 pub(super) use queue::{How, Kind, Queue};
@@ -195,6 +197,7 @@ const KINDS: &[Seen] = &[
     seen::<SummaryWriter>,
     seen::<SessionTensors>,
     seen::<Iterator>,
+    seen::<MultiIterator>,
     seen::<Dummy>,
     seen::<LookupTable>,
     seen::<Reader>,

@@ -20,6 +20,7 @@ mod generator;
 mod iterator;
 mod list;
 mod map;
+mod multi_iterator;
 mod mutex;
 mod named;
 mod op;
@@ -94,6 +95,7 @@ static OPS: LazyLock<Registry> = LazyLock::new(|| {
     file_dataset::register(&mut ops);
     python::register(&mut ops);
     iterator::register(&mut ops);
+    multi_iterator::register(&mut ops);
     table::register(&mut ops);
     reader::register(&mut ops);
     record_input::register(&mut ops);

@@ -31,7 +31,7 @@ use trace::Trace;
 
 use super::outbox::Outbox;
 use super::parked::{Parked, cost};
-use super::program::{Act, CompiledPiece, PieceCode};
+use super::program::{Act, CompiledPiece, PieceCode, Source};
 use super::resource::Resource;
 use super::sink::{Pushed, Sink};
 use super::state::{OpContext, Outcome};
@@ -76,18 +76,44 @@ impl Surroundings<'_> {
 pub(super) struct Body {
     pub program: CompiledPiece,
     pub step: Step,
+    /// Compiles the kernels, before the first turn of a step; none once they are.
+    source: Option<Arc<Source>>,
 }
 
 impl Body {
     pub fn new(program: CompiledPiece) -> Body {
         let step = Step::new(&program.code);
-        Body { program, step }
+        Body { program, step, source: None }
+    }
+
+    /// Another body of a piece.
+    pub fn beside(source: &Arc<Source>) -> Body {
+        Body { source: Some(Arc::clone(source)), ..Body::new(source.without_kernels()) }
+    }
+
+    /// Whether its step can run, and take values.
+    pub fn is_compiled(&self) -> bool {
+        self.source.is_none()
+    }
+
+    /// Compiles its kernels, if that has not been done.
+    ///
+    /// # Errors
+    /// The failure of the first node that cannot be compiled.
+    pub fn compile(&mut self, engine: &dyn Engine) -> Result<()> {
+        if let Some(source) = &self.source {
+            self.program.acts = source.acts(engine)?;
+            self.source = None;
+        }
+        Ok(())
     }
 }
 
 /// The turn of a piece: its body, which is out of the device's table meanwhile.
 pub(super) struct Turn {
     pub id: PieceId,
+    /// The place of the body among those of the piece.
+    pub place: u32,
     /// The number of the step.
     pub number: u64,
     pub body: Box<Body>,

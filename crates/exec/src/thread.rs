@@ -23,7 +23,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory;
 pub(super) use table::Table;
-pub use table::{MAX_PIECES, MAX_RUNS};
+pub use table::{MAX_OVERLAP, MAX_PIECES, MAX_RUNS};
 
 use super::inner::Inner;
 use super::mailbox::{DeviceInbox, DeviceMessage};

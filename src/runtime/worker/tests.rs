@@ -104,7 +104,7 @@ impl Bench {
     }
 
     fn start(&self, from: &str, piece: PieceId, first: u64) {
-        self.tell(from, ToWorker::Start { pieces: vec![piece], first, count: 1 });
+        self.tell(from, ToWorker::Start { pieces: vec![piece], first, count: 1, continues: false });
     }
 
     fn next(&self) -> (String, Message) {

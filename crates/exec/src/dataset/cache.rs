@@ -1,5 +1,7 @@
 //! Datasets that cache the elements of others: in memory, or in a file.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use meshtf_graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
@@ -87,8 +89,7 @@ pub(crate) fn in_file(input: Arc<Dataset>, name: Vec<u8>, folder: Folder) -> Res
             let (types, name) = (input.spec.types.clone(), name.clone());
             return Ok(Box::new(Kept { records, types, name }));
         }
-        let from = input.elements(pull)?;
-        Ok(Box::new(Writing { from, output: Some(Whole::begin(path, name.clone())?) }))
+        Ok(Box::new(Writing { from: input.elements(pull)?, path, name: name.clone(), output: Output::Unbegun }))
     }))
 }
 
@@ -127,23 +128,65 @@ impl Kept {
 /// Elements that are written to their file.
 struct Writing {
     from: Box<dyn Elements>,
-    /// None after the last element.
-    output: Option<Whole>,
+    path: PathBuf,
+    name: Vec<u8>,
+    output: Output,
+}
+
+enum Output {
+    /// No element was asked for.
+    Unbegun,
+    Open(Whole, Writer),
+    /// The last element was asked for.
+    Over,
+}
+
+/// The files that iterators of this process write.
+static WRITTEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// An iterator that writes a file, alone.
+struct Writer(PathBuf);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        lock(&WRITTEN).remove(&self.0);
+    }
+}
+
+impl Writing {
+    /// # Errors
+    /// AlreadyExists if the file exists by now, or another iterator writes it.
+    fn begin(&self) -> Result<Output> {
+        let exists = |why: &str| {
+            let name = String::from_utf8_lossy(&self.name);
+            Failure::new(Code::AlreadyExists, format!("{why}: {name}"))
+        };
+        if !lock(&WRITTEN).insert(self.path.clone()) {
+            return Err(exists("There appears to be a concurrent caching iterator running, which writes this file"));
+        }
+        let writer = Writer(self.path.clone());
+        if self.path.exists() {
+            return Err(exists("Existing cache files found, to continue initialize the iterator again"));
+        }
+        Ok(Output::Open(Whole::begin(self.path.clone(), self.name.clone())?, writer))
+    }
 }
 
 impl Elements for Writing {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        if self.output.is_none() {
-            return Ok(None);
+        if matches!(self.output, Output::Unbegun) {
+            self.output = self.begin()?;
         }
+        let Output::Open(output, _) = &mut self.output else { return Ok(None) };
         let Some(element) = self.from.next(pull)? else {
-            return self.output.take().map_or(Ok(()), Whole::end).map(|()| None);
+            let Output::Open(output, _writer) = std::mem::replace(&mut self.output, Output::Over) else {
+                return Ok(None);
+            };
+            return output.end().map(|()| None);
         };
         let element = hosted(element)?;
-        if let Some(output) = &mut self.output {
-            for component in &element {
-                write_record(|part| output.write(part), &tensor_to_proto(tensor(component)?).encode_to_vec())?;
-            }
+        for component in &element {
+            write_record(|part| output.write(part), &tensor_to_proto(tensor(component)?).encode_to_vec())?;
         }
         Ok(Some(element))
     }

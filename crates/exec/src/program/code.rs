@@ -11,7 +11,8 @@ use meshtf_tensor::failure::Failure;
 
 use crate::state::StateOp;
 
-/// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
+/// A compiled piece. One set of kernels serves one step at a time; for steps that overlap they are compiled again
+/// ([`Source`](super::Source)).
 pub(crate) struct CompiledPiece {
     /// Shared with the kernels that run in parallel with the step's own thread.
     pub code: Arc<PieceCode>,

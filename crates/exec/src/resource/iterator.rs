@@ -193,16 +193,7 @@ impl Iterator {
                 "a function of an iterator's dataset cannot use the same iterator: its element would be made of itself";
             return Err(Failure::new(Code::FailedPrecondition, why));
         }
-        let state = loop {
-            match self.state.try_lock() {
-                Ok(state) => break state,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    turn::in_part(turn::look);
-                    thread::sleep(WAIT);
-                }
-            }
-        };
+        let state = patiently(&self.state);
         UNDER_WAY.with_borrow_mut(|all| all.push(own));
         Ok(Held(state))
     }
@@ -278,6 +269,20 @@ impl Iterator {
         let again = Begun::at(Arc::clone(&begun.dataset), &progress, pull)?;
         held.0.begin(again);
         Ok(())
+    }
+}
+
+/// Waits for a lock that another thread may hold for as long as an element takes; may be cancelled meanwhile.
+pub(super) fn patiently<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(held) => return held,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                turn::in_part(turn::look);
+                thread::sleep(WAIT);
+            }
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use meshtf_graph::Function;
+use meshtf_tensor::device::DeviceKind;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{Shape, Tensor};
 
 use super::super::dataset::mapped::dataset_of;
 use super::super::dataset::{Dataset, Element, Pull, Spec};
-use super::super::resource::{Iterator, ResourceKey};
+use super::super::resource::{Iterator, Resource, ResourceKey};
 use super::super::token::{Boxed, Optional, Token, Variant};
 use super::dataset::spec;
 use super::named::{Named, Site};
@@ -73,30 +74,13 @@ pub(super) fn register(ops: &mut Registry) {
         })
     });
     ops.insert("IteratorToStringHandle", |_, _| {
-        simple(|mut inputs, _| Ok(one(Tensor::scalar(written(inputs.iterator(0)?.key()).into_bytes()))))
+        simple(|mut inputs, _| Ok(one(Tensor::scalar(written("iterator", inputs.iterator(0)?.key()).into_bytes()))))
     });
     ops.insert("IteratorFromStringHandleV2", |node, site| {
         let spec = if node.attrs.dtypes("output_types")?.is_empty() { None } else { Some(spec(node)?) };
-        let (resources, session, device) = (Arc::clone(&site.resources), site.session, site.device);
+        let find = find_written("iterator", site);
         simple(move |mut inputs, _| {
-            let text = inputs.host(0)?.item::<Vec<u8>>()?;
-            let (at, is_own, container, name) = read(&text).ok_or_else(|| {
-                let text = String::from_utf8_lossy(&text).into_owned();
-                Failure::invalid(format!("'{text}' is not a handle of an iterator, as IteratorToStringHandle returns"))
-            })?;
-            if at != format!("{}:{}", device.0.name(), device.1) {
-                let here = format!("{}:{}", device.0.name(), device.1);
-                return Err(Failure::invalid(format!(
-                    "Attempted create an iterator on device {here} from handle defined on device {at}"
-                )));
-            }
-            let session = (is_own || resources.is_isolated(session)).then_some(session);
-            let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
-            let found = resources.find(&key);
-            let found = found.ok_or_else(|| {
-                Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
-            })?;
-            let iterator = found.typed::<Iterator>()?;
+            let iterator = find(&inputs.host(0)?.item::<Vec<u8>>()?, true)?.typed::<Iterator>()?;
             spec.as_ref().map_or(Ok(()), |spec| iterator.spec().check_against(spec))?;
             Ok(one(Token::Resource(iterator)))
         })
@@ -104,7 +88,7 @@ pub(super) fn register(ops: &mut Registry) {
 }
 
 /// Makes the dataset of a loaded iterator, as the site's ops call functions.
-fn again(site: &Site) -> impl Fn(&Function, Vec<Tensor>, &Pull) -> Result<Arc<Dataset>> + Send + use<> {
+pub(super) fn again(site: &Site) -> impl Fn(&Function, Vec<Tensor>, &Pull) -> Result<Arc<Dataset>> + Send + use<> {
     let site = site.apart();
     move |function, args, pull| {
         let args = args.into_iter().map(Token::from).collect();
@@ -120,15 +104,55 @@ fn found(named: &mut Named<Iterator>, spec: &Spec) -> Result<Arc<Iterator>> {
     Ok(iterator)
 }
 
-/// A handle as text.
-fn written(key: &ResourceKey) -> String {
+/// A handle as text, of that kind.
+pub(super) fn written(kind: &str, key: &ResourceKey) -> String {
     let own = if key.session.is_some() { "own" } else { "shared" };
-    format!("iterator\n{}:{}\n{own}\n{}\n{}", key.device.0.name(), key.device.1, key.container, key.name)
+    format!("{kind}\n{}:{}\n{own}\n{}\n{}", key.device.0.name(), key.device.1, key.container, key.name)
 }
 
-/// The device, whether only its session sees it, the container and the name.
-fn read(text: &[u8]) -> Option<(&str, bool, &str, &str)> {
+/// Finds the resource of a handle as text; if the second argument is true, only on the site's own device.
+pub(super) fn find_written(
+    kind: &'static str,
+    site: &Site,
+) -> impl Fn(&[u8], bool) -> Result<Arc<dyn Resource>> + Send + use<> {
+    let (resources, session, device) = (Arc::clone(&site.resources), site.session, site.device);
+    move |text, has_to_be_here| {
+        let Written { at, is_own, container, name } = read(kind, text).ok_or_else(|| {
+            let (text, article) = (String::from_utf8_lossy(text), if kind.starts_with('i') { "an" } else { "a" });
+            Failure::invalid(format!(
+                "'{text}' is not a handle of {article} {kind}, as the op that writes them returns"
+            ))
+        })?;
+        if has_to_be_here && at != device {
+            let name = |(kind, index): (DeviceKind, u32)| format!("{}:{index}", kind.name());
+            return Err(Failure::invalid(format!(
+                "Attempted create an iterator on device {} from handle defined on device {}",
+                name(device),
+                name(at)
+            )));
+        }
+        let session = (is_own || resources.is_isolated(session)).then_some(session);
+        let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device: at };
+        resources.find(&key).ok_or_else(|| {
+            Failure::new(Code::NotFound, format!("there is no {kind} '{name}' in container '{container}'"))
+        })
+    }
+}
+
+/// A handle that was text.
+struct Written<'a> {
+    at: (DeviceKind, u32),
+    /// Only its session sees it.
+    is_own: bool,
+    container: &'a str,
+    name: &'a str,
+}
+
+fn read<'a>(of: &str, text: &'a [u8]) -> Option<Written<'a>> {
     let mut parts = std::str::from_utf8(text).ok()?.splitn(5, '\n');
-    (parts.next()? == "iterator").then_some(())?;
-    Some((parts.next()?, parts.next()? == "own", parts.next()?, parts.next()?))
+    (parts.next()? == of).then_some(())?;
+    let (device, index) = parts.next()?.split_once(':')?;
+    let kind = [DeviceKind::Cpu, DeviceKind::Gpu].into_iter().find(|kind| kind.name() == device)?;
+    let at = (kind, index.parse().ok()?);
+    Some(Written { at, is_own: parts.next()? == "own", container: parts.next()?, name: parts.next()? })
 }

@@ -120,7 +120,7 @@ impl Fixture {
 
     fn start(&mut self, feed: Tensor) -> u64 {
         self.steps += 1;
-        self.device.start(PIECE, self.steps, 1, vec![feed]);
+        self.device.start(PIECE, self.steps, 1, false, vec![feed]);
         self.steps
     }
 
@@ -209,11 +209,11 @@ fn an_op_that_hangs_inline_keeps_nobody_else_waiting_and_ends_with_its_step() {
         let hanging = fixture.steps + 1;
         let device = &fixture.device;
         let delivering_on = thread::scope(|scope| {
-            let delivers = scope.spawn(|| delivering(|| device.start(PIECE, hanging, 1, vec![scalar(FOREVER)])));
+            let delivers = scope.spawn(|| delivering(|| device.start(PIECE, hanging, 1, false, vec![scalar(FOREVER)])));
             let id = delivers.thread().id();
             until(|| fixture.begun_on.lock().unwrap().is_some());
             for step in hanging + 1..hanging + 4 {
-                device.start(OTHER, step, 1, vec![scalar(AT_ONCE)]);
+                device.start(OTHER, step, 1, false, vec![scalar(AT_ONCE)]);
                 assert_eq!(fixture.ends.recv_timeout(PATIENCE).expect("others go on").0, step);
             }
             device.abort(StepId { session: SESSION, number: hanging });
@@ -239,7 +239,7 @@ fn nothing_runs_inline_while_a_slow_op_may_hold_what_it_needs() {
     fixture.warm_up(|| scalar(AT_ONCE));
     fixture.steps += 1;
     let slow = StepId { session: SESSION, number: fixture.steps };
-    fixture.device.start(OTHER, slow.number, 1, vec![scalar(FOREVER)]);
+    fixture.device.start(OTHER, slow.number, 1, false, vec![scalar(FOREVER)]);
     until(|| fixture.begun_on.lock().unwrap().is_some());
     for _ in 0..10 {
         assert!(!fixture.is_inline(scalar(AT_ONCE)));

@@ -103,7 +103,7 @@ fn who_waits_is_given_up_at_once_whatever_others_do_there() {
         let busy = resource.occupy();
         cluster.abort(waits);
         let id = PieceId { session: cluster.session, number: cluster.pieces };
-        cluster.device(&cluster.names[0]).start(id, 99, 1, vec![tensor("4")]);
+        cluster.device(&cluster.names[0]).start(id, 99, 1, false, vec![tensor("4")]);
         match cluster.events.recv_timeout(PATIENCE).expect("the device waits for nobody") {
             Event::Done { fetches, .. } => assert_eq!(fetches, [tensor("8")]),
             Event::Failed { failure, .. } => panic!("{failure}"),

@@ -1,12 +1,13 @@
 //! The pieces, sessions and steps of a device, and the effect of each message on them.
 //!
-//! Only the thread that has the table works on it. The steps of one piece run in order, one after the other; a step that waits
-//! for a value or a resource costs nothing until that comes. While a piece has its turn, its body is out of the table: values
-//! that come for it then are held until it is back.
+//! Only the thread that has the table works on it. The steps of one run go through a piece in order, one after the other; a step
+//! that waits for a value or a resource costs nothing until that comes, and another run of the piece may begin meanwhile
+//! ([`piece`]). While a step has its turn, its body is out of the table: values that come for it then are held until it is back.
 
 mod account;
 mod ended;
 mod lost;
+mod piece;
 mod quick;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,15 +17,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ended::{EndedSteps, GivenUpSteps};
-use meshtf_loops::turn::Signal;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Held, Result};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
+pub use piece::MAX_OVERLAP;
+use piece::{Awaited, PieceState, Slot, SlotId, StepRange};
 use quick::QuickTurns;
 
 use super::super::inner::Inner;
 use super::super::mailbox::DeviceMessage;
-use super::super::parked::{self, Claim, Parked};
+use super::super::parked::{self, Parked};
+use super::super::program::Source;
 use super::super::sink::Pushed;
 use super::super::step::{Body, Turn, TurnEnd};
 use super::super::waiting::{Answer, WaitId};
@@ -39,8 +42,8 @@ pub(crate) struct Table {
     place: Arc<Inner>,
     pieces: HashMap<PieceId, PieceState>,
     sessions: HashMap<SessionId, SessionState>,
-    /// The pieces whose step can continue.
-    runnable: VecDeque<PieceId>,
+    /// The slots whose step can continue.
+    runnable: VecDeque<SlotId>,
     /// The number of turns that run without the table.
     out: usize,
     /// The number of turns of cancelled steps that have not ended.
@@ -49,42 +52,11 @@ pub(crate) struct Table {
     lost: Option<Failure>,
 }
 
-struct PieceState {
-    /// None while the piece has its turn.
-    body: Option<Box<Body>>,
-    signal: Arc<Signal>,
-    /// The step under way.
-    current: Option<u64>,
-    runs: VecDeque<StepRange>,
-    /// The number of steps that it has run.
-    ran: u64,
-    quick: QuickTurns,
-    is_queued: bool,
-    /// Values and answers that came for the step while the body was out.
-    held: Vec<Awaited>,
-}
-
-/// A value or an answer that a step waits for.
-enum Awaited {
-    Pushed(Pushed),
-    Answer { wait: WaitId, result: Result<Answer> },
-}
-
-/// Steps to run, one after the other.
-struct StepRange {
-    first: u64,
-    next: u64,
-    end: u64,
-    feeds: Vec<Tensor>,
-    /// Accounts for the feeds, until the first of the steps begins.
-    claim: Option<Claim>,
-}
-
 #[derive(Default)]
 struct SessionState {
     pieces: Vec<PieceId>,
-    /// The piece of each step under way.
-    steps: HashMap<u64, PieceId>,
+    /// The slot of each step under way.
+    steps: HashMap<u64, SlotId>,
     /// Values that came before their step.
     early: HashMap<u64, Parked>,
     ended: EndedSteps,
@@ -131,8 +103,8 @@ impl Table {
     /// Takes back a turn that has ended, on the thread that ran it. If that panics, its step fails and the rest continues.
     /// `took` is the duration of the turn.
     pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>, took: Duration) {
-        if let Some(piece) = self.pieces.get_mut(&turn.id) {
-            piece.quick.end_turn(took, &result);
+        if let Some(slot) = self.slot(turn.slot()) {
+            slot.quick.end_turn(took, &result);
         }
         self.survive(Some(turn.step()), |table| table.back(turn, result));
     }
@@ -143,9 +115,9 @@ impl Table {
 
     /// The next turn, if it may run inline: it is expected to be quick, and no turn is out that could hold something it needs.
     pub fn next_quick_turn(&mut self) -> Option<Turn> {
-        let (_, piece) = self.next_piece()?;
-        let may_run_inline = piece.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
-        let is_expected = may_run_inline && piece.quick.has_next();
+        let (_, slot) = self.next_in_queue()?;
+        let may_run_inline = slot.body.as_ref().is_some_and(|body| body.program.code.may_run_inline);
+        let is_expected = may_run_inline && slot.quick.has_next();
         if is_expected && self.out == 0 { self.next_turn() } else { None }
     }
 
@@ -156,30 +128,33 @@ impl Table {
 
     /// The next turn of a step that can continue.
     pub fn next_turn(&mut self) -> Option<Turn> {
-        let (id, piece) = self.next_piece()?;
-        let (number, body) = (piece.current?, piece.body.take()?);
-        piece.signal.clear();
-        piece.quick.begin_turn();
-        piece.is_queued = false;
-        let signal = Arc::clone(&piece.signal);
+        let (id, slot) = self.next_in_queue()?;
+        let (number, body) = (slot.current?, slot.body.take()?);
+        slot.signal.clear();
+        slot.quick.begin_turn();
+        slot.is_queued = false;
+        let signal = Arc::clone(&slot.signal);
         self.runnable.pop_front();
-        Some(Turn { id, number, body, signal })
+        Some(Turn { id: id.piece, place: id.place, number, body, signal })
     }
 
-    /// The next piece whose step can continue, which stays in the queue.
-    fn next_piece(&mut self) -> Option<(PieceId, &mut PieceState)> {
-        // The step of a queued piece may have been cancelled since; then the body stays for the next step.
-        let can_go_on = |piece: &PieceState| piece.current.is_some() && piece.body.is_some();
-        while let Some(id) = self.runnable.front()
-            && !self.pieces.get(id).is_some_and(can_go_on)
+    /// The next slot whose step can continue, which stays in the queue.
+    fn next_in_queue(&mut self) -> Option<(SlotId, &mut Slot)> {
+        // The step of a queued slot may have been cancelled since; then the body stays for the next step.
+        while let Some(&id) = self.runnable.front()
+            && !self.slot(id).is_some_and(|slot| slot.can_go_on())
         {
-            if let Some(piece) = self.pieces.get_mut(id) {
-                piece.is_queued = false;
+            if let Some(slot) = self.slot(id) {
+                slot.is_queued = false;
             }
             self.runnable.pop_front();
         }
         let id = *self.runnable.front()?;
-        self.pieces.get_mut(&id).map(|piece| (id, piece))
+        self.slot(id).map(|slot| (id, slot))
+    }
+
+    fn slot(&mut self, id: SlotId) -> Option<&mut Slot> {
+        self.pieces.get_mut(&id.piece)?.slot(id)
     }
 
     /// Forgets everything.
@@ -191,13 +166,13 @@ impl Table {
 
     fn handle(&mut self, message: DeviceMessage) {
         match message {
-            DeviceMessage::Register { id, body, reply } => {
-                let result = self.register(id, body);
+            DeviceMessage::Register { id, body, source, reply } => {
+                let result = self.register(id, body, source);
                 let _gone = reply.send(result);
             }
-            DeviceMessage::Start { id, first, count, feeds, claim } => {
-                let run = StepRange { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
-                self.start(id, run);
+            DeviceMessage::Start { id, first, count, continues, feeds, claim } => {
+                let (end, claim) = (first.saturating_add(count), Some(claim));
+                self.start(id, StepRange { first, next: first, end, continues, feeds, claim });
             }
             DeviceMessage::Arrive { step, values } => {
                 for pushed in values {
@@ -212,8 +187,8 @@ impl Table {
             DeviceMessage::Wake { wait, result } => self.wake(wait, result),
             DeviceMessage::Back { turn, result } => {
                 self.out -= 1;
-                if let Some(piece) = self.pieces.get_mut(&turn.id) {
-                    piece.quick.end_turn(Duration::MAX, &result);
+                if let Some(slot) = self.slot(turn.slot()) {
+                    slot.quick.end_turn(Duration::MAX, &result);
                 }
                 self.back(turn, result);
             }
@@ -227,7 +202,7 @@ impl Table {
         }
     }
 
-    fn register(&mut self, id: PieceId, body: Box<Body>) -> Result<()> {
+    fn register(&mut self, id: PieceId, body: Box<Body>, source: Option<Arc<Source>>) -> Result<()> {
         if self.pieces.contains_key(&id) {
             let why = format!("piece {} is registered already", id.number);
             return Err(Failure::new(Code::AlreadyExists, why));
@@ -237,17 +212,7 @@ impl Table {
                 format!("the device holds {MAX_PIECES} pieces already (MAX_PIECES); close sessions that are not used");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        let state = PieceState {
-            body: Some(body),
-            signal: Arc::default(),
-            current: None,
-            runs: VecDeque::new(),
-            ran: 0,
-            quick: QuickTurns::default(),
-            is_queued: false,
-            held: Vec::new(),
-        };
-        self.pieces.insert(id, state);
+        self.pieces.insert(id, PieceState::new(body, source));
         self.sessions.entry(id.session).or_default().pieces.push(id);
         Ok(())
     }
@@ -259,7 +224,7 @@ impl Table {
                 let why = format!("piece {} is not registered here; its session may be over", id.number);
                 Some(Failure::new(Code::NotFound, why))
             }
-            Some(piece) if piece.runs.len() >= MAX_RUNS => {
+            Some(piece) if piece.open_runs() >= MAX_RUNS => {
                 let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
                 Some(Failure::new(Code::ResourceExhausted, why))
             }
@@ -279,57 +244,59 @@ impl Table {
         }
     }
 
-    /// Begins the next step of a piece, if it is idle and has one.
+    /// Begins the next step of a piece, if there is one and no other step of the piece computes.
     fn begin(&mut self, id: PieceId) {
-        let (Some(piece), Some(session)) = (self.pieces.get_mut(&id), self.sessions.get_mut(&id.session)) else {
+        let Some(piece) = self.pieces.get_mut(&id) else { return };
+        let Some(place) = piece.next_slot() else { return };
+        let (slot, at) = (&mut piece.slots[place], SlotId { piece: id, place: place as u32 });
+        let (Some(session), Some(run), Some(body)) =
+            (self.sessions.get_mut(&id.session), &mut slot.run, &mut slot.body)
+        else {
             return;
         };
-        let (None, Some(body)) = (piece.current, &mut piece.body) else { return };
-        while piece.runs.front().is_some_and(|run| run.next >= run.end) {
-            piece.runs.pop_front();
-        }
-        let Some(run) = piece.runs.front_mut() else { return };
         let number = run.next;
         run.next += 1;
         run.claim = None;
         let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
         let early = session.early.remove(&number).unwrap_or_default();
-        piece.quick.begin();
-        feeds.iter().enumerate().for_each(|(i, feed)| piece.quick.came(i as u64, feed));
-        early.iter().for_each(|(transfer, value)| note(&mut piece.quick, transfer.0, value));
-        session.steps.insert(number, id);
-        piece.current = Some(number);
+        slot.quick.begin();
+        feeds.iter().enumerate().for_each(|(i, feed)| slot.quick.came(i as u64, feed));
+        early.iter().for_each(|(transfer, value)| note(&mut slot.quick, transfer.0, value));
+        session.steps.insert(number, at);
+        slot.current = Some(number);
         body.step.begin(&body.program.code, StepId { session: id.session, number }, feeds, early);
-        self.queue(id);
+        self.queue(at);
     }
 
-    fn queue(&mut self, id: PieceId) {
-        if let Some(piece) = self.pieces.get_mut(&id)
-            && !std::mem::replace(&mut piece.is_queued, true)
+    fn queue(&mut self, id: SlotId) {
+        if let Some(slot) = self.slot(id)
+            && !std::mem::replace(&mut slot.is_queued, true)
         {
             self.runnable.push_back(id);
         }
     }
 
-    /// Puts back a piece whose turn has ended, and continues after it.
+    /// Puts back the body of a slot whose turn has ended, and continues after it.
     fn back(&mut self, turn: Turn, result: Result<TurnEnd>) {
-        let Turn { id, number, mut body, signal } = turn;
-        let Some(piece) = self.pieces.get_mut(&id).filter(|piece| Arc::ptr_eq(&piece.signal, &signal)) else {
+        let id = turn.slot();
+        let Turn { number, mut body, signal, .. } = turn;
+        let slot = self.pieces.get_mut(&id.piece).and_then(|piece| piece.slot(id));
+        let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.signal, &signal)) else {
             // The session was released in the meantime.
             self.ending -= 1;
             return body.step.cancel(&body.program.code, &self.place.parked);
         };
-        let body = piece.body.insert(body);
-        if piece.current != Some(number) {
+        let body = slot.body.insert(body);
+        if slot.current != Some(number) {
             // The step was cancelled in the meantime.
             self.ending -= 1;
             body.step.cancel(&body.program.code, &self.place.parked);
-            return self.begin(id);
+            return self.begin(id.piece);
         }
-        let held = std::mem::take(&mut piece.held);
+        let held = std::mem::take(&mut slot.held);
         self.settle(id, result);
         for awaited in held {
-            let is_current = self.pieces.get(&id).is_some_and(|piece| piece.current == Some(number));
+            let is_current = self.slot(id).is_some_and(|slot| slot.current == Some(number));
             if is_current {
                 self.feed(id, awaited);
             } else {
@@ -339,26 +306,27 @@ impl Table {
     }
 
     /// Continues after a step ran or took a value or an answer.
-    fn settle(&mut self, id: PieceId, result: Result<TurnEnd>) {
+    fn settle(&mut self, id: SlotId, result: Result<TurnEnd>) {
         match result {
-            Ok(TurnEnd::Waits) => {}
+            Ok(TurnEnd::Waits) => self.begin(id.piece),
             Ok(TurnEnd::Yields) => self.queue(id),
             Ok(TurnEnd::Done(fetches)) => {
                 if let Some(step) = self.end_step(id, true) {
-                    self.place.sink.done(id, step, fetches);
+                    self.place.sink.done(id.piece, step, fetches);
                 }
-                self.begin(id);
+                self.begin(id.piece);
             }
             Err(failure) => {
+                let session = id.piece.session;
                 let failure = failure.with_holder_among(|worked_on| {
                     let held =
-                        worked_on.map(|held| Held { what: format!("{} of session {}", held.what, id.session), ..held });
+                        worked_on.map(|held| Held { what: format!("{} of session {session}", held.what), ..held });
                     held.into_iter().chain(self.most_held()).max_by_key(|held| held.bytes)
                 });
                 if let Some(step) = self.end_run(id) {
                     self.report(step, failure);
                 }
-                self.begin(id);
+                self.begin(id.piece);
             }
         }
     }
@@ -369,33 +337,36 @@ impl Table {
         sink.flush();
     }
 
-    /// Forgets the step under way of a piece, which has run or is cancelled.
-    fn end_step(&mut self, id: PieceId, has_run: bool) -> Option<StepId> {
-        let piece = self.pieces.get_mut(&id)?;
-        let number = piece.current.take()?;
+    /// Forgets the step under way of a slot, which has run or is cancelled.
+    fn end_step(&mut self, id: SlotId, has_run: bool) -> Option<StepId> {
+        let piece = self.pieces.get_mut(&id.piece)?;
         piece.ran += u64::from(has_run);
-        match &mut piece.body {
+        let slot = piece.slot(id)?;
+        let number = slot.current.take()?;
+        match &mut slot.body {
             Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
             None => {
-                piece.signal.stop();
+                slot.signal.stop();
                 self.ending += 1;
             }
         }
-        let held = std::mem::take(&mut piece.held);
+        if slot.run.as_ref().is_some_and(|run| run.next >= run.end) {
+            slot.run = None;
+        }
+        let held = std::mem::take(&mut slot.held);
         held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
-        if let Some(session) = self.sessions.get_mut(&id.session) {
+        if let Some(session) = self.sessions.get_mut(&id.piece.session) {
             session.steps.remove(&number);
             session.ended.insert(number, number);
         }
-        Some(StepId { session: id.session, number })
+        Some(StepId { session: id.piece.session, number })
     }
 
-    /// Forgets the step under way of a piece and those that would have followed it.
-    fn end_run(&mut self, id: PieceId) -> Option<StepId> {
+    /// Forgets the step under way of a slot and those that would have followed it.
+    fn end_run(&mut self, id: SlotId) -> Option<StepId> {
         let step = self.end_step(id, false)?;
-        let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
-        if let Some(run) = run.filter(|run| run.next < run.end) {
-            self.forget(id.session, run.next..run.end);
+        if let Some(run) = self.slot(id).and_then(|slot| slot.run.take()) {
+            self.forget(id.piece.session, run.next..run.end);
         }
         Some(step)
     }
@@ -420,7 +391,7 @@ impl Table {
             self.place.parked.fetch_sub(cost, Ordering::Relaxed);
             return;
         };
-        let Some(&piece) = session.steps.get(&id.number) else {
+        let Some(&slot) = session.steps.get(&id.number) else {
             let twice = if session.ended.contains(id.number) {
                 Some(cost)
             } else {
@@ -431,24 +402,25 @@ impl Table {
             self.place.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
             return;
         };
-        self.feed(piece, Awaited::Pushed(pushed));
+        self.feed(slot, Awaited::Pushed(pushed));
     }
 
     fn wake(&mut self, wait: WaitId, result: Result<Answer>) {
         let session = self.sessions.get(&wait.step.session);
-        let Some(&piece) = session.and_then(|session| session.steps.get(&wait.step.number)) else { return };
-        self.feed(piece, Awaited::Answer { wait, result });
+        let Some(&slot) = session.and_then(|session| session.steps.get(&wait.step.number)) else { return };
+        self.feed(slot, Awaited::Answer { wait, result });
     }
 
     /// Gives a step a value or an answer that it waits for, and a turn.
-    fn feed(&mut self, id: PieceId, awaited: Awaited) {
-        let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
-        let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
+    fn feed(&mut self, id: SlotId, awaited: Awaited) {
+        let slot = self.pieces.get_mut(&id.piece).and_then(|piece| piece.slot(id));
+        let Some(slot) = slot else { return self.drop_awaited(awaited) };
+        let Some(body) = slot.body.as_mut().filter(|body| body.is_compiled()) else { return slot.held.push(awaited) };
         if let Awaited::Pushed(Pushed { transfer, value, .. }) = &awaited {
-            note(&mut piece.quick, *transfer, value);
+            note(&mut slot.quick, *transfer, value);
         }
-        let near = self.place.surroundings(id, &piece.signal);
-        let Body { program, step } = &mut **body;
+        let near = self.place.surroundings(id.piece, &slot.signal);
+        let Body { program, step, .. } = &mut **body;
         let fed = match awaited {
             Awaited::Pushed(pushed) => step.arrive(program, &near, pushed),
             Awaited::Answer { wait, result } => step.wake(program, &near, wait, result),
@@ -487,16 +459,28 @@ impl Table {
         let mut has_come = false;
         for piece_id in session.pieces.clone() {
             let Some(piece) = self.pieces.get_mut(&piece_id) else { continue };
-            let Some(place) = piece.runs.iter().position(|run| (run.first..run.end).contains(&id.number)) else {
-                continue;
-            };
-            has_come = true;
-            // A piece may be ahead of the step that failed elsewhere: its later steps are cancelled all the same.
-            if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
-                self.end_run(piece_id);
-                self.begin(piece_id);
-            } else {
-                let end = std::mem::replace(&mut piece.runs[place].end, id.number);
+            let is_of = |run: &StepRange| run.contains(id.number);
+            if let Some(place) = piece.slots.iter().position(|slot| slot.run.as_ref().is_some_and(is_of)) {
+                has_come = true;
+                let (slot, at) = (&mut piece.slots[place], SlotId { piece: piece_id, place: place as u32 });
+                // A piece may be ahead of the step that failed elsewhere: its later steps are cancelled all the same.
+                if slot.current.is_some_and(|current| current >= id.number) {
+                    self.end_run(at);
+                    self.begin(piece_id);
+                } else if let Some(run) = &mut slot.run {
+                    let end = std::mem::replace(&mut run.end, id.number);
+                    if slot.current.is_none() && run.next >= run.end {
+                        slot.run = None;
+                    }
+                    self.forget(id.session, id.number..end);
+                }
+            } else if let Some(place) = piece.runs.iter().position(is_of) {
+                has_come = true;
+                let run = &mut piece.runs[place];
+                let end = std::mem::replace(&mut run.end, id.number);
+                if run.next >= run.end {
+                    piece.runs.remove(place);
+                }
                 self.forget(id.session, id.number..end);
             }
         }
@@ -507,14 +491,18 @@ impl Table {
     }
 
     fn forget_piece(&mut self, id: PieceId) {
-        while let Some(piece) = self.pieces.get_mut(&id).filter(|piece| !piece.runs.is_empty()) {
-            if piece.current.is_some() {
-                self.end_run(id);
-            } else if let Some(run) = piece.runs.pop_front().filter(|run| run.next < run.end) {
+        let slots = self.pieces.get(&id).map_or(0, |piece| piece.slots.len() as u32);
+        for place in 0..slots {
+            let at = SlotId { piece: id, place };
+            self.end_run(at);
+            // Its next step had not begun.
+            if let Some(run) = self.slot(at).and_then(|slot| slot.run.take()) {
                 self.forget(id.session, run.next..run.end);
             }
         }
-        self.pieces.remove(&id);
+        for run in self.pieces.remove(&id).map(|piece| piece.runs).into_iter().flatten() {
+            self.forget(id.session, run.next..run.end);
+        }
         if let Some(session) = self.sessions.get_mut(&id.session) {
             session.pieces.retain(|&piece| piece != id);
         }
@@ -522,17 +510,17 @@ impl Table {
 
     fn release(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        for id in session.pieces {
-            let Some(mut piece) = self.pieces.remove(&id) else { continue };
-            match &mut piece.body {
+        let pieces: Vec<PieceState> = session.pieces.iter().filter_map(|id| self.pieces.remove(id)).collect();
+        for mut slot in pieces.into_iter().flat_map(|piece| piece.slots) {
+            match &mut slot.body {
                 Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
                 None => {
-                    piece.signal.stop();
+                    slot.signal.stop();
                     // Otherwise the step was cancelled before.
-                    self.ending += usize::from(piece.current.is_some());
+                    self.ending += usize::from(slot.current.is_some());
                 }
             }
-            piece.held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
+            slot.held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
         }
         let bytes: usize = session.early.values().flat_map(Parked::values).map(parked::cost).sum();
         self.place.parked.fetch_sub(bytes, Ordering::Relaxed);

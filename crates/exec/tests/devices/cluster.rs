@@ -245,7 +245,7 @@ impl Cluster {
         }
         for (id, piece) in ids.iter().zip(&plan.pieces) {
             let feeds = piece.feeds.iter().map(|&i| feeds[i as usize].1.clone()).collect();
-            self.device(&piece.device).start(*id, first, count, feeds);
+            self.device(&piece.device).start(*id, first, count, false, feeds);
         }
         Ok(first)
     }
@@ -321,7 +321,7 @@ impl Cluster {
         let id = PieceId { session: self.session, number: self.pieces };
         let device = self.device(&self.names[0]);
         device.register(id, plan.pieces[0].clone()).unwrap();
-        device.start(id, self.steps, 1, feeds.iter().map(|(_, value)| value.clone()).collect());
+        device.start(id, self.steps, 1, false, feeds.iter().map(|(_, value)| value.clone()).collect());
         let Event::Done { fetches, .. } = self.events.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
         (fetches[0].clone(), DeviceTrace::from_tensor(&fetches[1]).unwrap())
     }

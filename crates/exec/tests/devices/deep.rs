@@ -68,7 +68,7 @@ fn depth_costs_neither_the_stack_nor_the_square_of_itself() {
     for (number, piece) in [chain(200_000), nest(30_000)].into_iter().enumerate() {
         let id = PieceId { session: cluster.session, number: number as u32 };
         device.register(id, piece).unwrap();
-        device.start(id, 1 + 2 * number as u64, 2, Vec::new());
+        device.start(id, 1 + 2 * number as u64, 2, false, Vec::new());
         for _ in 0..2 {
             match cluster.events.recv_timeout(PATIENCE).expect("a step that waits for nothing ends") {
                 Event::Done { fetches, .. } => assert_eq!(fetches, [Tensor::scalar(7)]),

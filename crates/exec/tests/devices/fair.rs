@@ -127,7 +127,7 @@ fn feeds_that_wait_are_counted_and_too_many_fail_their_step() {
     let (session, fits) = (cluster.session, MAX_PARKED_BYTES / large.byte_len());
     let device = cluster.device(&cluster.names[0]);
     let start = |number: usize, count: u64| {
-        device.start(PieceId { session, number: 1 }, 1 + number as u64, count, vec![large.clone()]);
+        device.start(PieceId { session, number: 1 }, 1 + number as u64, count, false, vec![large.clone()]);
     };
     (1..=fits).for_each(|number| start(number, 1));
     assert_eq!(device.holds().parked_bytes, MAX_PARKED_BYTES);
@@ -157,7 +157,8 @@ fn so_many_runs_of_a_piece_wait_and_nothing_for_the_steps_of_one_more() {
     cluster.start(&graph("x = Const is=(1)\n y = Neg x"), &[], &["y"], 1).unwrap();
     begun.recv_timeout(PATIENCE).unwrap();
     let (session, device) = (cluster.session, cluster.device(&cluster.names[0]));
-    let start = |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, Vec::new());
+    let start =
+        |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, false, Vec::new());
     // The first of them runs, and stays in the queue until it is done.
     for number in 2..=MAX_RUNS as u64 {
         start(number, 1);
@@ -217,7 +218,7 @@ fn nothing_waits_for_the_steps_of_a_start_that_found_no_room() {
     let device = Device::open(name, Box::new(HostEngine), Arc::default(), sink).unwrap();
     let id = PieceId { session: SessionId(1), number: 1 };
     device.register(id, chain(1)).unwrap();
-    device.start(id, 1, 1, Vec::new());
+    device.start(id, 1, 1, false, Vec::new());
     assert_eq!(events.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
     // The device takes no messages now, and they accumulate.
     let arrive = |number: u64| {
@@ -229,7 +230,7 @@ fn nothing_waits_for_the_steps_of_a_start_that_found_no_room() {
         // Of an unknown session: it has no effect.
         device.arrive(StepId { session: SessionId(2), number: 1 }, Vec::new());
     }
-    device.start(id, 10, 3, Vec::new());
+    device.start(id, 10, 3, false, Vec::new());
     let failure = events.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!((failure.code, failure.stage), (Code::ResourceExhausted, Stage::InStep(10)), "{failure}");
     assert!(failure.message.contains("MAX_MESSAGES"), "{failure}");
@@ -253,7 +254,7 @@ fn closing_a_device_ends_what_takes_long() {
     for number in 0..2 {
         let id = PieceId { session: SessionId(1), number };
         device.register(id, piece(0, [("Neg", [0, 0])])).unwrap();
-        device.start(id, u64::from(number), 1, Vec::new());
+        device.start(id, u64::from(number), 1, false, Vec::new());
         told.recv_timeout(PATIENCE).unwrap();
     }
     drop(device);
@@ -304,21 +305,21 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     let (device, events) = open(1, 0);
     device.register(id(1), chain(1)).unwrap();
     device.register(id(2), chain(1)).unwrap();
-    device.start(id(1), 1, 1, Vec::new());
+    device.start(id(1), 1, 1, false, Vec::new());
     let failure = next(&events).unwrap_err();
     assert_eq!((failure.code, failure.stage), (Code::Internal, Stage::InStep(1)), "{failure}");
     assert!(failure.message.contains("clumsy") && failure.device.is_some(), "{failure}");
-    device.start(id(2), 2, 1, Vec::new());
-    device.start(id(1), 3, 1, Vec::new());
+    device.start(id(2), 2, 1, false, Vec::new());
+    device.start(id(1), 3, 1, false, Vec::new());
     assert_eq!([next(&events).unwrap(), next(&events).unwrap()], [2, 3]);
     assert_eq!(device.holds().steps, 0);
 
     // If not even the failure can be reported, the device is lost, and every request to it is answered with that.
     let (device, events) = open(1, 1);
     device.register(id(1), chain(1)).unwrap();
-    device.start(id(1), 1, 1, Vec::new());
+    device.start(id(1), 1, 1, false, Vec::new());
     for step in [2, 3] {
-        device.start(id(1), step, 1, Vec::new());
+        device.start(id(1), step, 1, false, Vec::new());
         let failure = next(&events).unwrap_err();
         assert_eq!((failure.code, failure.stage), (Code::Internal, Stage::InStep(step)), "{failure}");
         assert!(failure.message.contains(&name.to_string()) && failure.message.contains("clumsy"), "{failure}");

@@ -302,6 +302,13 @@ fn control_edges_order_what_crosses_devices() {
     }
 }
 
+/// Nothing here compiles clusters of XLA, so their outputs are those of their nodes.
+#[test]
+fn the_output_of_a_cluster_passes_through() {
+    let graph = graph("x = Placeholder dtype=int32\n y = XlaClusterOutput x");
+    Cluster::new(1).check(&graph, &[("x", "3,-4")], &[("y", "3,-4")]);
+}
+
 #[test]
 fn a_fetch_where_every_branch_is_dead_is_refused() {
     let text = "

@@ -15,6 +15,7 @@ mod gradients;
 mod late;
 mod layers;
 mod models;
+mod overlap;
 mod replicas;
 mod scattered;
 mod staging;

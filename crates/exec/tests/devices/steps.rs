@@ -73,7 +73,7 @@ fn values_may_come_before_their_step_and_too_late() {
     };
     arrive(&cluster, 0);
     assert!(cluster.device(&device).holds().parked_bytes > 0);
-    cluster.device(&device).start(id, 2, 1, Vec::new());
+    cluster.device(&device).start(id, 2, 1, false, Vec::new());
     match cluster.events.recv().unwrap() {
         Event::Done { fetches, .. } => assert_eq!(fetches, [tensor("302")]),
         Event::Failed { failure, .. } => panic!("{failure}"),
@@ -234,13 +234,13 @@ fn a_step_that_was_given_up_before_its_start_came_does_not_run() {
     let device = cluster.device(&cluster.names[0]);
     let step = |number: u64| StepId { session: cluster.session, number };
     device.abort(step(2));
-    device.start(id, 2, 1, Vec::new());
-    device.start(id, 3, 1, Vec::new());
+    device.start(id, 2, 1, false, Vec::new());
+    device.start(id, 3, 1, false, Vec::new());
     assert_eq!(done(&cluster, 1), [3]);
     // Nor do the later ones of its start; those before it do.
     device.abort(step(6));
-    device.start(id, 4, 10, Vec::new());
-    device.start(id, 14, 2, Vec::new());
+    device.start(id, 4, 10, false, Vec::new());
+    device.start(id, 14, 2, false, Vec::new());
     assert_eq!(done(&cluster, 4), [4, 5, 14, 15]);
     device.arrive(step(7), vec![pushed(0, Some(Tensor::scalar(7)))]);
     cluster.is_empty();
@@ -256,9 +256,9 @@ fn many_steps_that_were_given_up_keep_no_other_from_its_start() {
     for i in 1..5000 {
         device.abort(StepId { session: cluster.session, number: 2 * i });
     }
-    device.start(id, 3, 1, Vec::new());
-    device.start(id, 9998, 1, Vec::new());
-    device.start(id, 9999, 1, Vec::new());
+    device.start(id, 3, 1, false, Vec::new());
+    device.start(id, 9998, 1, false, Vec::new());
+    device.start(id, 9999, 1, false, Vec::new());
     assert_eq!(done(&cluster, 2), [3, 9999]);
     cluster.is_empty();
 }
@@ -275,7 +275,7 @@ fn nothing_waits_for_the_steps_of_a_start_that_was_refused() {
     };
     // One value that came before it, and one that comes after.
     arrive(12);
-    device.start(PieceId { session: cluster.session, number: 99 }, 10, 5, Vec::new());
+    device.start(PieceId { session: cluster.session, number: 99 }, 10, 5, false, Vec::new());
     match cluster.events.recv_timeout(PATIENCE).unwrap() {
         Event::Failed { step, failure } => assert_eq!((step.number, failure.code), (10, Code::NotFound), "{failure}"),
         Event::Done { .. } => panic!("there is no such piece"),

@@ -37,7 +37,10 @@ impl<'a> Counter<'a> {
 
     fn call(&mut self, call: &FunctionCall, depth: usize) -> Option<usize> {
         let functions: Vec<&NameAttrList> = match call {
-            FunctionCall::Function(function) | FunctionCall::Gradient(function) => vec![function],
+            FunctionCall::Function(function)
+            | FunctionCall::Remote(function)
+            | FunctionCall::For(function)
+            | FunctionCall::Gradient(function) => vec![function],
             FunctionCall::If { then, other } => vec![then, other],
             FunctionCall::While { cond, body } => vec![cond, body],
             FunctionCall::Case(branches) => branches.iter().collect(),

@@ -202,6 +202,14 @@ impl<'a> Expander<'a> {
                 let (args, around) = self.begin(node, around)?;
                 self.inline(node, &node.name, function, args, &around)
             }
+            FunctionCall::Remote(function) => {
+                let (mut args, around) = self.begin(node, around)?;
+                if args.is_empty() {
+                    return Err(refuse(&node.name, "RemoteCall takes at least one input, got 0"));
+                }
+                args.remove(0);
+                self.inline(node, &node.name, function, args, &around)
+            }
             FunctionCall::Gradient(function) => {
                 let (args, around) = self.begin(node, around)?;
                 self.derive(node, function, args, &around)
@@ -209,6 +217,7 @@ impl<'a> Expander<'a> {
             FunctionCall::If { then, other } => self.choose_if(node, then, other, around),
             FunctionCall::Case(branches) => self.choose_case(node, branches, around),
             FunctionCall::While { cond, body } => self.repeat(node, cond, body, around),
+            FunctionCall::For(body) => self.count_through(node, body, around),
         }
     }
 

@@ -8,8 +8,9 @@ use super::function::{control, tensor};
 use super::proto::{NameAttrList, NodeMessage, Value};
 use crate::{Attr, Attrs, FormatError};
 
-/// `DT_BOOL`.
+/// `DT_BOOL` and `DT_INT32`.
 const BOOL: i32 = 10;
+const INT32: i32 = 3;
 
 /// The number of concurrent iterations if the loop does not specify it.
 const PARALLEL_ITERATIONS: i64 = 10;
@@ -200,7 +201,7 @@ impl Expander<'_> {
             let why = format!("its body {} takes {}, got {}", body.name, counted(types.len(), "input"), values.len());
             return Err(refuse(&node.name, why));
         }
-        let mut is_fixed = self.handed_back(body, values.len());
+        let mut is_fixed = self.handed_back(body, 0, values.len());
         // At least one value must be a loop variable: it provides the pivot of each iteration.
         let round = (0..values.len())
             .find(|&i| !is_fixed[i] && !is_handle(types[i]))
@@ -208,8 +209,109 @@ impl Expander<'_> {
             .ok_or_else(|| refuse(&node.name, "a loop needs at least one loop variable"))?;
         is_fixed[round] = false;
         before.extend(around.before.clone());
-        let before = self.gate(&node.name, "start", before, &node.device)?;
+        let goes_on = |expander: &mut Self, heads: &[String]| {
+            let around = Around { pivot: Some(control(&heads[round])), before: None };
+            let answer = expander.inline(node, &format!("{}/cond", node.name), cond, heads.to_vec(), &around)?;
+            if answer.types != [BOOL] {
+                return Err(refuse(&node.name, format!("its condition {} must return one DT_BOOL", cond.name)));
+            }
+            Ok(answer.tensors.into_iter().chain(answer.done).collect())
+        };
+        let step = |expander: &mut Self, args: Vec<String>, around: &Around| {
+            expander.inline(node, &format!("{}/body", node.name), body, args, around)
+        };
+        let wrong =
+            || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
+        self.cycle(node, Cycle { values, types, is_fixed, round, before }, goes_on, step, wrong)
+    }
 
+    /// A loop over the numbers from the first input on, before the second, in steps of the third.
+    pub(super) fn count_through(
+        &mut self,
+        node: &NodeMessage,
+        body: &NameAttrList,
+        around: &Around,
+    ) -> Result<Answer, FormatError> {
+        let (mut values, mut before) = inputs_of(node);
+        let arg_types = self.arg_types(body);
+        if values.len() < 3 || arg_types.first() != Some(&INT32) || arg_types.len() != values.len() - 2 {
+            let why = format!(
+                "takes the first number, the limit, the step and the inputs of its body {} after a number of DT_INT32",
+                body.name
+            );
+            return Err(refuse(&node.name, why));
+        }
+        before.extend(around.before.clone());
+        // Each number is a scalar; the step leads to the limit.
+        let name = |what: &str| format!("{}/{what}", node.name);
+        let at = node.device.as_str();
+        for (value, what) in values.iter_mut().zip(["first", "limit", "step"]) {
+            let attrs = Attrs::from([("shape", Attr::Shape(meshtf_tensor::PartialShape(Some(Vec::new()))))]);
+            *value = self.node(name(what), "EnsureShape", vec![value.clone()], at, attrs)?;
+        }
+        let [first, limit, delta] = [0, 1, 2].map(|i: usize| values[i].clone());
+        let mut zero = Attrs::from([("dtype", Attr::Type(DType::I32))]);
+        zero.set("value", Attr::Tensor(Tensor::scalar(0i32)));
+        let zero = self.node(name("zero"), "Const", around.pivot.iter().cloned().collect(), at, zero)?;
+        let mut of = |what: &str, op: &str, one: &str, other: &str| {
+            self.node(name(what), op, vec![one.to_owned(), other.to_owned()], at, Attrs::default())
+        };
+        let up = of("is_up", "Greater", &delta, &zero)?;
+        let down = of("is_down", "Less", &delta, &zero)?;
+        let below = of("is_below", "Less", &first, &limit)?;
+        let above = of("is_above", "Greater", &first, &limit)?;
+        let there = of("is_there", "Equal", &first, &limit)?;
+        let rises = of("rises", "LogicalAnd", &up, &below)?;
+        let falls = of("falls", "LogicalAnd", &down, &above)?;
+        let moves = of("moves", "LogicalOr", &rises, &falls)?;
+        let is_right = of("is_right", "LogicalOr", &moves, &there)?;
+        let mut told = Attrs::from([("dtype", Attr::Type(DType::String))]);
+        told.set("value", Attr::Tensor(Tensor::scalar(b"Invalid start/limit/delta:".to_vec())));
+        let told = self.node(name("told"), "Const", around.pivot.iter().cloned().collect(), at, told)?;
+        let types = [DType::String, DType::I32, DType::I32, DType::I32];
+        let attrs = Attrs::from([("T", Attr::Types(types.to_vec()))]);
+        let check = self.node(name("check"), "Assert", vec![is_right, told, first, limit, delta], at, attrs)?;
+        before.push(control(&check));
+
+        values.insert(3, up);
+        let types: Vec<i32> = [INT32, INT32, INT32, BOOL].into_iter().chain(arg_types[1..].iter().copied()).collect();
+        let fixed = self.handed_back(body, 1, values.len() - 4);
+        let is_fixed = [false, true, true, true].into_iter().chain(fixed).collect();
+        let goes_on = |expander: &mut Self, heads: &[String]| {
+            let both = vec![heads[0].clone(), heads[1].clone()];
+            let less = expander.node(name("cond/less"), "Less", both.clone(), at, Attrs::default())?;
+            let more = expander.node(name("cond/more"), "Greater", both, at, Attrs::default())?;
+            let chosen = vec![heads[3].clone(), less, more];
+            Ok(vec![expander.node(name("cond/goes_on"), "Select", chosen, at, Attrs::default())?])
+        };
+        let step = |expander: &mut Self, mut args: Vec<String>, around: &Around| {
+            let next = vec![args[0].clone(), args[2].clone()];
+            let next = expander.node(name("body/next"), "AddV2", next, at, Attrs::default())?;
+            let own: Vec<String> = args.drain(1..4).collect();
+            let mut answer = expander.inline(node, &name("body"), body, args, around)?;
+            answer.tensors.splice(0..0, [next].into_iter().chain(own));
+            answer.types.splice(0..0, [INT32, INT32, INT32, BOOL]);
+            Ok(answer)
+        };
+        let wrong =
+            || refuse(&node.name, format!("its body {} must return values of the types that it takes", body.name));
+        let mut answer = self.cycle(node, Cycle { values, types, is_fixed, round: 0, before }, goes_on, step, wrong)?;
+        answer.tensors.drain(..4);
+        answer.types.drain(..4);
+        Ok(answer)
+    }
+
+    /// A loop over values: `goes_on` makes the inputs of its condition, `step` the values of the next iteration. `wrong` refuses
+    /// values of other types.
+    fn cycle(
+        &mut self,
+        node: &NodeMessage,
+        Cycle { values, types, is_fixed, round, before }: Cycle,
+        goes_on: impl FnOnce(&mut Self, &[String]) -> Result<Vec<String>, FormatError>,
+        step: impl FnOnce(&mut Self, Vec<String>, &Around) -> Result<Answer, FormatError>,
+        wrong: impl FnOnce() -> FormatError,
+    ) -> Result<Answer, FormatError> {
+        let before = self.gate(&node.name, "start", before, &node.device)?;
         let name = |what: &str, i: usize| format!("{}/{what}_{i}", node.name);
         let home = |i: usize| if is_handle(types[i]) { "" } else { node.device.as_str() };
         let none = Attrs::default;
@@ -226,13 +328,7 @@ impl Expander<'_> {
             heads.push(head);
         }
         // The condition.
-        let pivot = Some(control(&heads[round]));
-        let prefix = format!("{}/cond", node.name);
-        let answer = self.inline(node, &prefix, cond, heads.clone(), &Around { pivot, before: None })?;
-        if answer.types != [BOOL] {
-            return Err(refuse(&node.name, format!("its condition {} must return one DT_BOOL", cond.name)));
-        }
-        let inputs = answer.tensors.into_iter().chain(answer.done).collect();
+        let inputs = goes_on(self, &heads)?;
         let pred = self.node(format!("{}/loop_cond", node.name), "LoopCond", inputs, &node.device, none())?;
         // Body of the loop.
         let mut args = heads.clone();
@@ -250,13 +346,9 @@ impl Expander<'_> {
             let inputs = vec![heads[i].clone(), pivot.clone()];
             args[i] = self.node(name("fixed", i), "Identity", inputs, home(i), none())?;
         }
-        let around = Around { pivot: Some(pivot), before: None };
-        let answer = self.inline(node, &format!("{}/body", node.name), body, args, &around)?;
+        let answer = step(self, args, &Around { pivot: Some(pivot), before: None })?;
         if answer.types != types {
-            return Err(refuse(
-                &node.name,
-                format!("its body {} must return values of the types that it takes", body.name),
-            ));
+            return Err(wrong());
         }
         let done = self.gate(&node.name, "done", answer.done, &node.device)?;
         for (i, value) in answer.tensors.into_iter().enumerate().filter(|&(i, _)| !is_fixed[i]) {
@@ -266,16 +358,29 @@ impl Expander<'_> {
         Ok(Answer { done: vec![control(&out[round])], tensors: out, types })
     }
 
-    /// Whether a function returns each of its first `count` arguments unchanged.
-    fn handed_back(&self, call: &NameAttrList, count: usize) -> Vec<bool> {
+    /// Whether a function returns each of `count` arguments from the one at `first` on unchanged, in the order of its results.
+    fn handed_back(&self, call: &NameAttrList, first: usize, count: usize) -> Vec<bool> {
         let mut all = vec![false; count];
         let Some(function) = self.function(call) else { return all };
         let Some(signature) = &function.signature else { return all };
-        for ((is_fixed, input), output) in all.iter_mut().zip(&signature.input_arg).zip(&signature.output_arg) {
+        let inputs = signature.input_arg.iter().skip(first);
+        for ((is_fixed, input), output) in all.iter_mut().zip(inputs).zip(&signature.output_arg) {
             *is_fixed = function.ret.get(&output.name).is_some_and(|from| *from == input.name);
         }
         all
     }
+}
+
+/// The values of a loop, and what it waits for.
+struct Cycle {
+    values: Vec<String>,
+    /// Their dtypes, by number.
+    types: Vec<i32>,
+    /// Whether each is the same in every iteration.
+    is_fixed: Vec<bool>,
+    /// One that is not: it provides the pivot of each iteration.
+    round: usize,
+    before: Vec<String>,
 }
 
 fn enter(node: &NodeMessage, is_constant: bool) -> Attrs {

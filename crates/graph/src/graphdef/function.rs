@@ -37,12 +37,15 @@ type AttrValues = BTreeMap<String, AttrValue>;
 const MAX_TENSORS: usize = 1 << 16;
 
 /// The ops that call functions, for error messages.
-const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile, SymbolicGradient and those of datasets";
+const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, RemoteCall, If, StatelessIf, Case, StatelessCase, While, \
+                       StatelessWhile, For, SymbolicGradient and those of datasets";
 
 /// The call that a node makes.
 #[derive(Debug)]
 pub(super) enum FunctionCall {
     Function(NameAttrList),
+    /// A call whose first input names a device. It runs where the node does.
+    Remote(NameAttrList),
     If {
         then: NameAttrList,
         other: NameAttrList,
@@ -52,6 +55,8 @@ pub(super) enum FunctionCall {
         cond: NameAttrList,
         body: NameAttrList,
     },
+    /// A loop that counts: its first inputs are the first number, the limit and the step.
+    For(NameAttrList),
     /// The gradient of a function.
     Gradient(NameAttrList),
 }
@@ -60,9 +65,11 @@ pub(super) enum FunctionCall {
 #[derive(Clone, Copy)]
 enum Caller {
     Function,
+    Remote,
     If,
     Case,
     While,
+    For,
     Gradient,
 }
 
@@ -70,9 +77,11 @@ impl Caller {
     fn of(op: &str) -> Option<Caller> {
         Some(match op {
             "PartitionedCall" | "StatefulPartitionedCall" => Caller::Function,
+            "RemoteCall" => Caller::Remote,
             "If" | "StatelessIf" => Caller::If,
             "Case" | "StatelessCase" => Caller::Case,
             "While" | "StatelessWhile" => Caller::While,
+            "For" => Caller::For,
             "SymbolicGradient" => Caller::Gradient,
             _ => return None,
         })
@@ -100,6 +109,8 @@ impl FunctionCall {
         let Some(caller) = Caller::of(&node.op) else { return Ok(None) };
         Ok(Some(match caller {
             Caller::Function => FunctionCall::Function(function("f")?),
+            Caller::Remote => FunctionCall::Remote(function("f")?),
+            Caller::For => FunctionCall::For(function("body")?),
             Caller::If => FunctionCall::If { then: function("then_branch")?, other: function("else_branch")? },
             Caller::While => FunctionCall::While { cond: function("cond")?, body: function("body")? },
             Caller::Case => match node.attr.get("branches").and_then(|attr| attr.value.as_ref()) {
@@ -124,7 +135,7 @@ impl FunctionCall {
                 }
                 return Ok(Places::Named(places));
             }
-            FunctionCall::While { .. } => "T",
+            FunctionCall::While { .. } | FunctionCall::For(_) => "T",
             _ => "Tout",
         };
         match node.attr.get(types).and_then(|attr| attr.value.as_ref()) {

@@ -8,8 +8,9 @@ use prost::Message as _;
 use super::Reading;
 use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
-use super::function::{FunctionCall, Functions};
+use super::function::{FunctionCall, Functions, control};
 use super::proto::{FunctionDef, GradientDef, GraphDef, NodeMessage};
+use crate::op::{self, Role};
 use crate::program::Budget;
 use crate::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
@@ -99,6 +100,7 @@ impl Library {
         let source = |input: &str| by_name.get(split_tensor_name(input).0).copied();
         let order = order(&nodes, &calls, source).map_err(|node| refuse(&nodes[node].name, circle()))?;
 
+        let in_loops = if calls.iter().any(Option::is_some) { in_loops(&nodes, source) } else { Vec::new() };
         let mut counter = Counter::new(&functions, self.limit);
         let mut expander = Expander::new(&functions, &self.names, self.limit, reading);
         expander.state(nodes.iter().map(|node| node.name.clone()));
@@ -108,7 +110,9 @@ impl Library {
         for i in order {
             let Some(call) = &calls[i] else { continue };
             let node = with_handles(nodes[i].clone(), [&self.handles, &handles]);
-            let around = Around::default();
+            // Its nodes without inputs run in the loop that the call is in.
+            let input = node.input.first().filter(|_| in_loops.get(i).is_some_and(|&in_loop| in_loop));
+            let around = Around { pivot: input.map(|input| control(input)), before: None };
             let admitted = expander.admits(&node.name, counter.nodes(call));
             let made = admitted.and_then(|()| expander.call(&node, call, &around)).and_then(|answer| {
                 for (port, (tensor, &ty)) in answer.tensors.iter().zip(&answer.types).enumerate() {
@@ -149,6 +153,51 @@ impl Library {
             }
         }
     }
+}
+
+/// Whether each of some nodes is in a loop of Enter and Exit, as far as these nodes tell. Empty if none is.
+fn in_loops(nodes: &[NodeMessage], source: impl Fn(&str) -> Option<usize>) -> Vec<bool> {
+    if nodes.iter().all(|node| role_of(node) != Some(Role::Enter)) {
+        return Vec::new();
+    }
+    // The number of loops around the outputs of each node, once it is known. A node that is open counts as outside of loops: its
+    // input is its own output.
+    let mut depths: Vec<Option<u32>> = vec![None; nodes.len()];
+    let mut is_open = vec![false; nodes.len()];
+    // The nodes that are being looked at, each with the number of its inputs that were.
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    for first in 0..nodes.len() {
+        open.push((first, 0));
+        while let Some((at, seen)) = open.last_mut() {
+            let input = nodes[*at].input.get(*seen).filter(|_| depths[*at].is_none());
+            if let Some(input) = input {
+                *seen += 1;
+                is_open[*at] = true;
+                let from =
+                    source(input.trim_start_matches('^')).filter(|&from| depths[from].is_none() && !is_open[from]);
+                // The way back of a loop tells nothing new.
+                open.extend(
+                    from.filter(|&from| role_of(&nodes[from]) != Some(Role::NextIteration)).map(|from| (from, 0)),
+                );
+                continue;
+            }
+            let at = *at;
+            let inputs = nodes[at].input.iter().filter_map(|input| source(input.trim_start_matches('^')));
+            let around = inputs.filter_map(|from| depths[from]).max().unwrap_or(0);
+            depths[at] = depths[at].or(Some(match role_of(&nodes[at]) {
+                Some(Role::Enter) => around + 1,
+                Some(Role::Exit) => around.saturating_sub(1),
+                _ => around,
+            }));
+            is_open[at] = false;
+            open.pop();
+        }
+    }
+    depths.into_iter().map(|depth| depth.is_some_and(|depth| depth > 0)).collect()
+}
+
+fn role_of(node: &NodeMessage) -> Option<Role> {
+    op::lookup(&node.op).map(|op| op.role)
 }
 
 /// Adds a function if it is new.

@@ -118,7 +118,7 @@ fn functions_are_refused_where_nobody_calls_them() {
     let graph =
         |op: &str, attr: &str| format!(r#"{{"node": [{{"name": "n", "op": "{op}", "attr": {{{attr}}}}}], {library}}}"#);
     assert_eq!(from_json(&graph("NoOp", "")).unwrap().len(), 1);
-    let nodes = from_json(&graph("RemoteCall", r#""f": {"func": {"name": "f", "attr": {}}}"#)).unwrap();
+    let nodes = from_json(&graph("XlaLaunch", r#""f": {"func": {"name": "f", "attr": {}}}"#)).unwrap();
     let error = nodes[0].refused.as_deref().unwrap();
     assert!(error.contains("attribute \"f\" is the function \"f\"; of the ops that take functions"), "{error}");
     let hidden = graph("NoOp", r#""_f": {"func": {"name": "f"}}, "_gradient_op_type": {"s": "eA=="}"#);

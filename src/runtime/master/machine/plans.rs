@@ -79,9 +79,10 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The message that starts steps of its pieces, of these feeds of the signature. In a partial run they come later.
-    pub fn start(&self, first: u64, count: u64, feeds: &[Tensor]) -> (Peer, Envelope) {
-        let message = ToWorker::Start { pieces: self.pieces.clone(), first, count };
+    /// The message that starts steps of its pieces, of these feeds of the signature. In a partial run they come later. The
+    /// first steps of a run continue no other.
+    pub fn start(&self, first: u64, count: u64, continues: bool, feeds: &[Tensor]) -> (Peer, Envelope) {
+        let message = ToWorker::Start { pieces: self.pieces.clone(), first, count, continues };
         let tensors = self.feeds.iter().filter_map(|&feed| feeds.get(feed as usize).cloned()).collect();
         (self.worker.clone(), Envelope::new(message, tensors))
     }

@@ -137,6 +137,7 @@ impl ClientRun {
             return;
         }
         let first = std::mem::replace(&mut self.next, target);
+        let run = self.first;
         for _ in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
             let fetched = vec![None; self.signature.fetches.len()];
@@ -144,7 +145,7 @@ impl ClientRun {
         }
         match &mut self.feeds {
             Feeds::Same(feeds) => {
-                self.parts.iter().for_each(|part| out.push(part.start(first, behind, feeds)));
+                self.parts.iter().for_each(|part| out.push(part.start(first, behind, first > run, feeds)));
                 if target == self.end {
                     // The last piece that gets a feed owns it, so no copy is needed.
                     feeds.clear();
@@ -152,12 +153,12 @@ impl ClientRun {
             }
             Feeds::PerStep(sets) => {
                 let (fed, unfed): (Vec<&Part>, _) = self.parts.iter().partition(|part| !part.feeds.is_empty());
-                unfed.into_iter().for_each(|part| out.push(part.start(first, behind, &[])));
+                unfed.into_iter().for_each(|part| out.push(part.start(first, behind, first > run, &[])));
                 for (number, step) in (first..target).zip(self.open.iter_mut().skip(open)) {
                     let set = sets.pop_front().unwrap_or_default();
                     step.fed = feeds::bytes(&set);
                     self.ahead += step.fed;
-                    fed.iter().for_each(|part| out.push(part.start(number, 1, &set)));
+                    fed.iter().for_each(|part| out.push(part.start(number, 1, number > run, &set)));
                 }
             }
         }

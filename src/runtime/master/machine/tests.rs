@@ -151,6 +151,23 @@ fn a_window_of_steps_is_open_and_moves_by_half() {
 }
 
 #[test]
+fn a_worker_is_told_which_steps_continue_a_run() {
+    let continues = |sent: &[(Peer, Message)]| -> Vec<bool> {
+        let starts = sent.iter().filter_map(|(_, message)| match message {
+            Message::ToWorker(ToWorker::Start { continues, .. }) => Some(*continues),
+            _ => None,
+        });
+        starts.collect()
+    };
+    let mut script = Script::new(0);
+    let (plan, pieces) = script.prepare(0);
+    assert_eq!(continues(&script.run(plan, 48, false, 0)), [false; 2]);
+    let later: Vec<bool> = (1..=48).flat_map(|step| continues(&script.done(&pieces, step, 0))).collect();
+    assert_eq!(later, [true; 2]);
+    assert_eq!(continues(&script.run(plan, 1, false, 0)), [false; 2], "the next run is another");
+}
+
+#[test]
 fn who_watches_a_run_is_told_every_100_ms_how_far_it_is() {
     let begun = 5 * SECOND;
     // When each step is done after the run began, and the step counts that the client is sent then.

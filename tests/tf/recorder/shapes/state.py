@@ -176,11 +176,12 @@ def datasets():
     attrs = {
         "output_types": ["float32", "int64"], "Toutput_types": ["float32", "int64"], "output_shapes": [[2, N], N], "shared_name": "",
         "container": "", "serialized_options": "", "metadata": "", "num_experiments": 1, "sparse_keys": [], "sparse_types": [],
-        "dense_keys": ["a", "b"], "dense_shapes": [[2], [3]],
+        "dense_keys": ["a", "b"], "dense_shapes": [[2], [3]], "devices": ["/cpu:0"],
     }
     dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
     iterator = raw.IteratorV2(shared_name="", container="", output_types=["int64"], output_shapes=[[]])
     given = {types_pb2.DT_VARIANT: dataset, types_pb2.DT_RESOURCE: iterator, types_pb2.DT_STRING: c("", "string"), types_pb2.DT_BOOL: c(True, "bool"), types_pb2.DT_FLOAT: c(1.0, "float32")}
+    given[types_pb2.DT_INT32] = c(0, "int32")
     with open(TABLE) as table:
         names = [line.split("(")[0] for line in table if re.match(r"\w*(Dataset|Iterator|Dummy)", line) and "func" not in line.partition("|")[2]]
     for name in names:

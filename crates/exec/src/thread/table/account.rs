@@ -16,11 +16,12 @@ impl Table {
             let mut tally = Tally::default();
             session.early.values().for_each(|parked| tally.tensors(parked.values()));
             let pieces = session.pieces.iter().filter_map(|piece| self.pieces.get(piece));
-            let runs = pieces.flat_map(|piece| &piece.runs);
+            let runs = pieces.flat_map(PieceState::all_runs);
             runs.for_each(|run| run.feeds.iter().for_each(|feed| tally.tensor(feed)));
             tally.most(&format!("feeds and values that wait for the next steps of session {id}"))
         });
-        let bodies = || self.pieces.iter().filter_map(|(id, piece)| Some((id, piece.current, piece.body.as_ref()?)));
+        let slots = || self.pieces.iter().flat_map(|(id, piece)| piece.slots.iter().map(move |slot| (id, slot)));
+        let bodies = || slots().filter_map(|(id, slot)| Some((id, slot.current, slot.body.as_ref()?)));
         let running = bodies().filter_map(|(id, current, body)| {
             let mut tally = Tally::default();
             body.step.tally(&mut tally);
@@ -50,14 +51,14 @@ impl Table {
     fn parked_values(&self) -> usize {
         let early = self.sessions.values().flat_map(|session| session.early.values()).map(|parked| parked.len());
         let is_value = |awaited: &&Awaited| matches!(awaited, Awaited::Pushed(_));
-        let held = self.pieces.values().map(|piece| {
-            piece.held.iter().filter(is_value).count() + piece.body.as_ref().map_or(0, |body| body.step.parked_values())
+        let held = self.pieces.values().flat_map(|piece| &piece.slots).map(|slot| {
+            slot.held.iter().filter(is_value).count() + slot.body.as_ref().map_or(0, |body| body.step.parked_values())
         });
         early.chain(held).sum()
     }
 
     fn holds(&self) -> Holds {
-        let waiting = |piece: &PieceState| piece.runs.iter().map(|run| (run.end - run.next) as usize).sum::<usize>();
+        let waiting = |piece: &PieceState| piece.all_runs().map(|run| run.left() as usize).sum::<usize>();
         Holds {
             sessions: self.sessions.len(),
             pieces: self.pieces.len(),

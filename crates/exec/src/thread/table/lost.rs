@@ -8,7 +8,7 @@ use meshtf_tensor::ids::StepId;
 
 use super::super::super::mailbox::DeviceMessage;
 use super::super::super::parked;
-use super::Table;
+use super::{StepRange, Table};
 
 impl Table {
     /// Calls `act` on the table. If that panics, the step it was about fails. If the step is not known, or cancelling it panics
@@ -37,20 +37,21 @@ impl Table {
         self.ending = 0;
         let mut steps: Vec<StepId> = Vec::new();
         for (id, mut piece) in std::mem::take(&mut self.pieces) {
-            piece.signal.stop();
-            // Of each run the step that is under way, or the first to come; none of a run that has ended.
-            steps.extend(piece.runs.iter().filter_map(|run| {
-                let current = piece.current.filter(|number| (run.first..run.end).contains(number));
-                let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
-                Some(StepId { session: id.session, number })
-            }));
-            // Dropping the body may be the cause of the panic.
-            let _panicked = catch_unwind(AssertUnwindSafe(|| {
-                if let Some(body) = &mut piece.body {
-                    body.step.cancel(&body.program.code, &self.place.parked);
-                }
-                drop(piece);
-            }));
+            // Of each run the step that is under way, or the first to come.
+            let to_come = |run: &StepRange| (run.left() > 0).then_some(run.next);
+            let of_slots = piece.slots.iter().filter_map(|slot| slot.current.or(slot.run.as_ref().and_then(to_come)));
+            let numbers = of_slots.chain(piece.runs.iter().filter_map(to_come));
+            steps.extend(numbers.map(|number| StepId { session: id.session, number }));
+            for mut slot in piece.slots.drain(..) {
+                slot.signal.stop();
+                // Dropping the body may be the cause of the panic.
+                let _panicked = catch_unwind(AssertUnwindSafe(|| {
+                    if let Some(body) = &mut slot.body {
+                        body.step.cancel(&body.program.code, &self.place.parked);
+                    }
+                    drop(slot);
+                }));
+            }
         }
         self.sessions.clear();
         for step in steps {
