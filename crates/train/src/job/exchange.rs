@@ -111,8 +111,8 @@ impl<'a> Exchange<'a> {
         Ok(sums)
     }
 
-    /// Adds the assignments of the new values on every worker that did not compute all of them, after these nodes have updated the
-    /// variables that [`Exchange::sums`] returned. Returns them for each worker.
+    /// Adds the assignments of the new values on every worker that did not compute all of them, once these nodes have updated
+    /// the variables that [`Exchange::sums`] returned. Returns them for each worker.
     pub fn values(&self, g: &mut GraphBuilder, updates: &[Output]) -> Result<Vec<Option<Output>>> {
         let updated = |g: &mut GraphBuilder, variable: &Variable, update: Output| {
             on(g, &variable.device, |g| {
