@@ -274,7 +274,7 @@ fn a_table_is_read_for_a_run_as_it_was_for_the_training() {
 }
 
 /// Each worker updates a share of the variables, and the state is the same for any number of them: 2 workers continue what one
-/// process began, 3 what 2 began, and one process the rest. Variables of 320 and 160 kB are divided in both ways.
+/// process began, 3 what 2 began, and one process the rest. Variables of 3.2 and 1.6 MB are divided in both ways.
 #[test]
 fn a_mirrored_training_continues_with_any_number_of_workers() {
     let sandbox = Sandbox::new();
@@ -282,8 +282,8 @@ fn a_mirrored_training_continues_with_any_number_of_workers() {
     sandbox.file("y.npy", npy(48, 1, |i| (i * 5 % 7) as f32 / 3.0 - 1.0));
     let graph = |name: &str, train: &str| {
         let text = r#"{"version": 1,
-            "variables": {"w": {"shape": [2, 40000], "initial": "glorot_uniform"}, "b": {"shape": [40000]},
-                "v": {"shape": [40000, 1], "initial": "glorot_uniform"}},
+            "variables": {"w": {"shape": [2, 400000], "initial": "glorot_uniform"}, "b": {"shape": [400000]},
+                "v": {"shape": [400000, 1], "initial": "glorot_uniform"}},
             "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}},
                 "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
                 "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "sum": {"op": "BiasAdd", "inputs": ["xw", "b"]},
@@ -291,7 +291,7 @@ fn a_mirrored_training_continues_with_any_number_of_workers() {
                 "off": {"op": "SquaredDifference", "inputs": ["out", "y"]},
                 "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}},
             "data": {"feed": {"x": "x.npy", "y": "y.npy"}, "batch": 12, "shuffle": 3},
-            "train": {"loss": "loss", "optimizer": "adam", "rate": 0.0001, "steps": 24, "clip_norm": 1, TRAIN"average": 0.9}}"#;
+            "train": {"loss": "loss", "optimizer": "adam", "rate": 0.00001, "steps": 24, "clip_norm": 1, TRAIN"average": 0.9}}"#;
         sandbox.file(name, text.replace("TRAIN", train))
     };
     let one = graph("one.json", "");

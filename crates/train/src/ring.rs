@@ -27,11 +27,14 @@ pub struct BucketLimits {
     /// The size up to which each task sends its gradients to every other task, so that they arrive after one hop and not
     /// after a round of the ring.
     pub direct: usize,
+    /// The size up to which a worker of a mirrored training updates its share by itself, together with those of all others: that
+    /// takes less time than to wait for their results.
+    pub undivided: usize,
 }
 
 impl Default for BucketLimits {
     fn default() -> BucketLimits {
-        BucketLimits { bucket: 4 << 20, joined: 256 << 10, direct: 64 << 10 }
+        BucketLimits { bucket: 4 << 20, joined: 256 << 10, direct: 64 << 10, undivided: 1 << 20 }
     }
 }
 
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn gradients_travel_in_buckets() {
         let piece = |variable, elements| Piece { variable, elements };
-        let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0 };
+        let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0, undivided: 0 };
         // 4 bytes each: two small ones together; one in three parts, another by itself; one that does not fit into the bucket
         // of the small ones before it.
         let got = buckets(&[100, 156, 2050, 600, 256, 256, 257, 256, 1], 4, limits);

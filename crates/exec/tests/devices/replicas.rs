@@ -45,7 +45,7 @@ struct Learned {
 
 /// Sizes of transfers by which the larger variables of the model are divided: `w` is updated by one of two workers, `v` and `b`
 /// together by another or in parts.
-const DIVIDED: BucketLimits = BucketLimits { bucket: 40 << 10, joined: 16 << 10, direct: 4 << 10 };
+const DIVIDED: BucketLimits = BucketLimits { bucket: 40 << 10, joined: 16 << 10, direct: 4 << 10, undivided: 0 };
 
 /// Trains for `batches` steps, on the workers and tasks that `train` specifies.
 fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learned {
@@ -280,8 +280,8 @@ fn all_tasks_have_the_same_sums() {
     for tasks in 1..5u32 {
         for limits in [
             BucketLimits::default(),
-            BucketLimits { bucket: 64, joined: 64, direct: 0 },
-            BucketLimits { bucket: 100, joined: 20, direct: 30 },
+            BucketLimits { bucket: 64, joined: 64, direct: 0, undivided: 0 },
+            BucketLimits { bucket: 100, joined: 20, direct: 30, undivided: 0 },
         ] {
             let mut g = GraphBuilder::new();
             let (mut variables, mut gradients) = (Vec::new(), Vec::new());

@@ -3,8 +3,8 @@
 //!
 //! Each worker updates about the same number of bytes. A variable is updated by one worker if there is room in that worker's
 //! share: then nothing has to be cut or copied. Otherwise it is cut into pieces, one or more for each worker that has room left.
-//! Small variables are divided in groups, whose gradients travel together. Those that are left over are updated by each worker,
-//! which takes less time than to send them once more.
+//! Small variables are divided in groups, whose gradients travel together. Those that are left over, and all of them if a share
+//! would be small, are updated by each worker: that takes less time than to send them once more.
 
 use meshtf_tensor::DType;
 
@@ -74,17 +74,21 @@ pub(super) fn divide(candidates: &[Candidate], count: usize, limits: BucketLimit
         }
     }
     division.whole.extend(open.into_iter().flat_map(|(.., group)| group).map(|at| candidates[at].place));
-    division.whole.sort_unstable();
     let equal = groups.iter().map(|(bytes, _)| bytes).sum::<usize>().div_ceil(count);
+    if equal <= limits.undivided {
+        division.whole.extend(groups.drain(..).flat_map(|(_, group)| group).map(|at| candidates[at].place));
+    }
+    division.whole.sort_unstable();
     let mut loads = vec![0usize; count];
     for (bytes, group) in groups {
         let (least, load) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load).unwrap_or_default();
         let fits = load + bytes <= equal + equal / TOLERANCE;
-        if let ([at], false) = (&group[..], fits)
-            && candidates[*at].can_be_cut
-        {
-            let one = candidates[*at];
-            let pieces = cut(&one, &loads, equal, limits.bucket);
+        let pieces = match group[..] {
+            [at] if !fits && candidates[at].can_be_cut => cut(&candidates[at], &loads, equal, limits),
+            _ => Vec::new(),
+        };
+        if !pieces.is_empty() {
+            let one = candidates[group[0]];
             for piece in &pieces {
                 loads[piece.owner] += piece.elements * one.dtype.size().unwrap_or(1);
             }
@@ -98,11 +102,17 @@ pub(super) fn divide(candidates: &[Candidate], count: usize, limits: BucketLimit
     division
 }
 
-/// The pieces of a variable, none of more bytes than a bucket, such that the workers fill their shares evenly.
-fn cut(one: &Candidate, loads: &[usize], equal: usize, bucket: usize) -> Vec<Piece> {
-    let room: Vec<usize> = loads.iter().map(|&load| equal.saturating_sub(load)).collect();
-    let total = room.iter().sum::<usize>().max(1);
-    let most = (bucket / one.dtype.size().unwrap_or(1)).max(1);
+/// The pieces of a variable, none of more bytes than a bucket, such that the workers fill their shares evenly. None if no worker
+/// has room for a piece that is worth a message.
+fn cut(one: &Candidate, loads: &[usize], equal: usize, limits: BucketLimits) -> Vec<Piece> {
+    let least = limits.joined / 2;
+    let room = loads.iter().map(|&load| equal.saturating_sub(load));
+    let room: Vec<usize> = room.map(|room| if room < least { 0 } else { room }).collect();
+    let total = room.iter().sum::<usize>();
+    if total == 0 {
+        return Vec::new();
+    }
+    let most = (limits.bucket / one.dtype.size().unwrap_or(1)).max(1);
     let (mut pieces, mut begin, mut sum) = (Vec::new(), 0, 0);
     for (owner, &room) in room.iter().enumerate() {
         sum += room;
@@ -125,7 +135,7 @@ pub(crate) fn share(elements: usize, count: usize, part: usize) -> usize {
 mod tests {
     use super::*;
 
-    const LIMITS: BucketLimits = BucketLimits { bucket: 4000, joined: 100, direct: 0 };
+    const LIMITS: BucketLimits = BucketLimits { bucket: 4000, joined: 100, direct: 0, undivided: 0 };
 
     fn floats(sizes: &[usize]) -> Vec<Candidate> {
         let one = |(place, &elements)| Candidate { place, dtype: DType::F32, elements, can_be_cut: true };
@@ -173,6 +183,23 @@ mod tests {
         all.iter_mut().for_each(|one| one.can_be_cut = false);
         let units = vec![owned(0, &[0]), owned(1, &[1]), owned(0, &[2])];
         assert_eq!(divide(&all, 2, LIMITS), Division { units, whole: vec![] });
+    }
+
+    #[test]
+    fn little_is_updated_by_each_worker() {
+        // 800 bytes for each of two, of which one may be undivided.
+        for (undivided, count, is_divided) in [(800, 2, false), (799, 2, true), (799, 3, false)] {
+            let division = divide(&floats(&[200, 200]), count, BucketLimits { undivided, ..LIMITS });
+            assert_eq!((division.units.is_empty(), division.whole.is_empty()), (!is_divided, is_divided));
+        }
+    }
+
+    #[test]
+    fn a_piece_is_worth_a_message() {
+        // There is room for 20 elements, which are too few, and for 80.
+        let limits = BucketLimits { joined: 200, ..LIMITS };
+        let got = divide(&floats(&[500, 440, 100]), 2, limits).units;
+        assert_eq!(got, [owned(0, &[0]), owned(1, &[1]), pieces(2, &[(1, 100)])]);
     }
 
     #[test]
