@@ -5,7 +5,7 @@ use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::Tensor;
-use meshtf_train::job::{restore, variables};
+use meshtf_train::job::{Kept, restore, variables};
 
 use super::Error;
 use super::checkpoint::{BEST, BEST_OF};
@@ -50,7 +50,7 @@ impl Weights {
             .map_err(|differ| Error::input(format!("weights {}: are of another model: {differ}", file.display())))?;
         let mut weights = Vec::with_capacity(variables.len());
         for (variable, value) in variables.iter().zip(values) {
-            let (feed, run) = restore(&mut g, variable, std::iter::empty())?;
+            let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
             weights.push(Weight { feed, run, value });
         }
         Ok((g.finish()?, Weights { all: weights, origin: origin(&file, &contents.metadata) }))

@@ -273,6 +273,66 @@ fn a_table_is_read_for_a_run_as_it_was_for_the_training() {
     assert!(without.stderr.contains("measured when the model was trained"), "{}", without.stderr);
 }
 
+/// Each worker updates a share of the variables, and the state is the same for any number of them: 2 workers continue what one
+/// process began, 3 what 2 began, and one process the rest. Variables of 3.2 and 1.6 MB are divided in both ways.
+#[test]
+fn a_mirrored_training_continues_with_any_number_of_workers() {
+    let sandbox = Sandbox::new();
+    sandbox.file("x.npy", npy(48, 2, |i| (i * 7 % 11) as f32 / 5.0 - 1.0));
+    sandbox.file("y.npy", npy(48, 1, |i| (i * 5 % 7) as f32 / 3.0 - 1.0));
+    let graph = |name: &str, train: &str| {
+        let text = r#"{"version": 1,
+            "variables": {"w": {"shape": [2, 400000], "initial": "glorot_uniform"}, "b": {"shape": [400000]},
+                "v": {"shape": [400000, 1], "initial": "glorot_uniform"}},
+            "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}},
+                "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
+                "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "sum": {"op": "BiasAdd", "inputs": ["xw", "b"]},
+                "hidden": {"op": "Tanh", "inputs": ["sum"]}, "out": {"op": "MatMul", "inputs": ["hidden", "v"]},
+                "off": {"op": "SquaredDifference", "inputs": ["out", "y"]},
+                "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}},
+            "data": {"feed": {"x": "x.npy", "y": "y.npy"}, "batch": 12, "shuffle": 3},
+            "train": {"loss": "loss", "optimizer": "adam", "rate": 0.00001, "steps": 12, "clip_norm": 1, TRAIN"average": 0.9}}"#;
+        sandbox.file(name, text.replace("TRAIN", train))
+    };
+    let one = graph("one.json", "");
+    let of = |workers: usize| {
+        graph(&format!("of-{workers}.json"), &format!(r#""workers": {workers}, "mode": "mirrored", "#))
+    };
+    let (whole, parts) = (sandbox.path("whole").display().to_string(), sandbox.path("parts").display().to_string());
+    let train = |graph: &str, folder: &str, steps: &str, more: &[&str]| {
+        let words = ["train", graph, "--checkpoint", folder, "--steps", steps, "--report", "1"];
+        sandbox.run(&[&words[..], more].concat()).expect(0).stdout
+    };
+    let _nodes = ["worker/0", "worker/1", "worker/2"].map(|name| sandbox.node(name));
+    let wanted = train(&one, &whole, "12", &["--local"]);
+    let mut got = train(&one, &parts, "3", &["--local"]);
+    got += &train(&of(2), &parts, "6", &["--resume"]);
+    got += &train(&of(3), &parts, "9", &["--resume"]);
+    got += &train(&one, &parts, "12", &["--resume", "--local"]);
+    let losses = |text: &str| -> Vec<f64> {
+        let steps = text.lines().filter(|line| line.starts_with("step "));
+        steps.map(|line| number(line, "loss")).collect()
+    };
+    let (got, wanted) = (losses(&got), losses(&wanted));
+    assert_eq!((got.len(), wanted.len()), (12, 12));
+    let of_epoch = |epoch: usize| wanted[4 * epoch..][..4].iter().sum::<f64>();
+    assert!(of_epoch(2) < of_epoch(0), "{wanted:?}");
+    for (got, wanted) in got.iter().zip(&wanted) {
+        assert!((got - wanted).abs() < 1e-4 * (1.0 + wanted), "{got}, wanted {wanted}");
+    }
+    // The states have the same tensors, as those of earlier versions have.
+    let tensors = |folder: &str| {
+        let bytes = state(folder, 12);
+        let (length, rest) = bytes.split_first_chunk().expect("the length of the header");
+        let header = &rest[..u64::from_le_bytes(*length) as usize];
+        let mut header: serde_json::Value = serde_json::from_slice(header).expect("a header");
+        header.as_object_mut().expect("tensors by name").remove("__metadata__");
+        header
+    };
+    assert_eq!(tensors(&whole), tensors(&parts));
+    assert!(tensors(&parts).get("w/Adam_1").is_some(), "{}", tensors(&parts));
+}
+
 /// A .npy file of float32, `[rows, columns]`.
 fn npy(rows: usize, columns: usize, value: impl Fn(usize) -> f32) -> Vec<u8> {
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}\n");

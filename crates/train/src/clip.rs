@@ -21,56 +21,86 @@ pub enum Clip {
 /// # Errors
 /// InvalidArgument for a limit that is not above 0.
 pub fn clipped(g: &mut GraphBuilder, gradients: &[Gradient], clip: Clip) -> Result<(Vec<Gradient>, Option<Output>)> {
-    let (Clip::Value(limit) | Clip::GlobalNorm(limit)) = clip;
-    if !(limit > 0.0 && limit.is_finite()) {
-        return Err(Failure::invalid(format!("gradients cannot be clipped to {limit}; expected a number above 0")));
-    }
-    g.settle()?;
-    let of = |g: &GraphBuilder, gradient: &Gradient| {
-        let values = values(gradient);
-        (values, g.settled().output_type(values).dtype, g.settled().node(values.node).device.clone())
-    };
-    let parts: Vec<(Output, DType, String)> = gradients.iter().map(|gradient| of(g, gradient)).collect();
-    g.with_scope("clip", |g| {
-        let mut norm = None;
-        let mut factor = None;
-        if let Clip::GlobalNorm(_) = clip {
-            let mut squares = Vec::with_capacity(parts.len());
-            for (values, dtype, device) in &parts {
-                let half = on(g, device, |g| {
-                    // The squares of half floats soon overflow.
-                    let is_half = matches!(dtype, DType::F16 | DType::BF16);
-                    let own = if is_half { cast(g, *values, DType::F32)? } else { *values };
-                    let half = unary(g, "L2Loss", own)?;
-                    if *dtype == DType::F64 { cast(g, half, DType::F32) } else { Ok(half) }
-                })?;
-                squares.push(half);
-            }
-            let half = g.op("AddN").inputs(squares).build()?;
-            let twice = binary(g, "Mul", half, 2f32)?;
-            let whole = g.op("Sqrt").name("global_norm").input(twice).build()?;
-            // 1 unless the norm is above the limit.
-            let most = binary(g, "Maximum", whole, limit as f32)?;
-            factor = Some(binary(g, "RealDiv", limit as f32, most)?);
-            norm = Some(whole);
+    check(clip)?;
+    g.with_scope("clip", |g| match clip {
+        Clip::Value(limit) => Ok((within(g, gradients, limit)?, None)),
+        Clip::GlobalNorm(limit) => {
+            let squares = half_squares(g, gradients)?;
+            let (norm, factor) = factor(g, &squares, limit)?;
+            Ok((scaled(g, gradients, factor)?, Some(norm)))
         }
-        let mut limited = Vec::with_capacity(parts.len());
-        for (gradient, (values, dtype, device)) in gradients.iter().zip(&parts) {
-            let values = on(g, device, |g| match factor {
-                None => {
-                    let (low, high) = (scalar(*dtype, -limit)?, scalar(*dtype, limit)?);
-                    let below = binary(g, "Minimum", *values, high)?;
-                    binary(g, "Maximum", below, low)
-                }
-                Some(factor) => {
-                    let factor = if *dtype == DType::F32 { factor } else { cast(g, factor, *dtype)? };
-                    binary(g, "Mul", *values, factor)
-                }
-            })?;
-            limited.push(with_values(gradient, values));
-        }
-        Ok((limited, norm))
     })
+}
+
+/// # Errors
+/// InvalidArgument for a limit that is not above 0.
+pub(super) fn check(clip: Clip) -> Result<()> {
+    let (Clip::Value(limit) | Clip::GlobalNorm(limit)) = clip;
+    match limit > 0.0 && limit.is_finite() {
+        true => Ok(()),
+        false => Err(Failure::invalid(format!("gradients cannot be clipped to {limit}; expected a number above 0"))),
+    }
+}
+
+/// Each element limited to ±`limit`.
+pub(super) fn within(g: &mut GraphBuilder, gradients: &[Gradient], limit: f64) -> Result<Vec<Gradient>> {
+    changed(g, gradients, |g, values, dtype| {
+        let (low, high) = (scalar(dtype, -limit)?, scalar(dtype, limit)?);
+        let below = binary(g, "Minimum", values, high)?;
+        binary(g, "Maximum", below, low)
+    })
+}
+
+/// Half of the sum of the squares of each gradient, a float32 on its device.
+pub(super) fn half_squares(g: &mut GraphBuilder, gradients: &[Gradient]) -> Result<Vec<Output>> {
+    g.settle()?;
+    let mut halves = Vec::with_capacity(gradients.len());
+    for values in gradients.iter().map(values) {
+        let (dtype, device) = (g.settled().output_type(values).dtype, g.device_of(values));
+        halves.push(on(g, &device, |g| {
+            // The squares of half floats soon overflow.
+            let is_half = matches!(dtype, DType::F16 | DType::BF16);
+            let own = if is_half { cast(g, values, DType::F32)? } else { values };
+            let half = unary(g, "L2Loss", own)?;
+            if dtype == DType::F64 { cast(g, half, DType::F32) } else { Ok(half) }
+        })?);
+    }
+    Ok(halves)
+}
+
+/// The global norm, given half of each gradient's sum of squares, and the factor that limits it.
+pub(super) fn factor(g: &mut GraphBuilder, halves: &[Output], limit: f64) -> Result<(Output, Output)> {
+    let half = g.op("AddN").inputs(halves.iter().copied()).build()?;
+    let twice = binary(g, "Mul", half, 2f32)?;
+    let norm = g.op("Sqrt").name("global_norm").input(twice).build()?;
+    // 1 unless the norm is above the limit.
+    let most = binary(g, "Maximum", norm, limit as f32)?;
+    Ok((norm, binary(g, "RealDiv", limit as f32, most)?))
+}
+
+/// Gradients times a float32.
+pub(super) fn scaled(g: &mut GraphBuilder, gradients: &[Gradient], factor: Output) -> Result<Vec<Gradient>> {
+    changed(g, gradients, |g, values, dtype| {
+        let factor = if dtype == DType::F32 { factor } else { cast(g, factor, dtype)? };
+        binary(g, "Mul", values, factor)
+    })
+}
+
+/// Gradients whose elements are those of `change`, which is given the elements and their dtype.
+fn changed(
+    g: &mut GraphBuilder,
+    gradients: &[Gradient],
+    mut change: impl FnMut(&mut GraphBuilder, Output, DType) -> Result<Output>,
+) -> Result<Vec<Gradient>> {
+    g.settle()?;
+    let mut all = Vec::with_capacity(gradients.len());
+    for gradient in gradients {
+        let values = values(gradient);
+        let (dtype, device) = (g.settled().output_type(values).dtype, g.device_of(values));
+        let values = on(g, &device, |g| change(g, values, dtype))?;
+        all.push(with_values(gradient, values));
+    }
+    Ok(all)
 }
 
 /// The elements of a gradient.

@@ -3,20 +3,26 @@
 
 mod accumulator;
 mod backup;
+mod exchange;
+mod kept;
 mod mirrored;
 mod queue;
 mod replicas;
+mod shares;
 mod staleness;
+mod state;
 mod updates;
 mod worker_file;
 
 use std::collections::HashSet;
 use std::ops::Range;
 
+pub use self::kept::{Kept, restore};
 use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
+pub(crate) use self::shares::share;
 pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
 use self::updates::all_of;
@@ -26,13 +32,14 @@ use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::{cast, on};
 use meshtf_graph::variable::{Variable, add_init, variable_of};
 use meshtf_graph::{Graph, GraphBuilder, Node, NodeId, Output};
+use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, PartialShape};
 
 use super::file::{Sections, TrainSection, UpdateMode};
 use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
 use crate::data::WorkerFile;
+use crate::ring::BucketLimits;
 
 /// A placeholder that the training feeds, with the dtype and the shape of an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,14 +140,29 @@ pub const REPLICA: &str = "train/replica";
 /// loss does.
 ///
 /// # Errors
-/// InvalidArgument for inconsistent input: a name that does not exist, a batch that the workers cannot share equally; those
-/// of [`gradients`] and [`apply`](super::apply).
+/// As [`job_within`].
 pub fn job(
     graph: Graph,
     sections: &Sections,
     parts: &[FedPlaceholder],
     capacity: usize,
     checks: bool,
+) -> Result<TrainingGraph> {
+    job_within(graph, sections, parts, capacity, checks, BucketLimits::default())
+}
+
+/// As [`job`], with the sizes of transfers between mirrored workers.
+///
+/// # Errors
+/// InvalidArgument for inconsistent input: a name that does not exist, a batch that the workers cannot share equally; those
+/// of [`gradients`] and [`apply`](super::apply).
+pub fn job_within(
+    graph: Graph,
+    sections: &Sections,
+    parts: &[FedPlaceholder],
+    capacity: usize,
+    checks: bool,
+    limits: BucketLimits,
 ) -> Result<TrainingGraph> {
     let train = &sections.train;
     let looked_at = sections.evaluate.iter().flat_map(|section| &section.metrics);
@@ -158,11 +180,12 @@ pub fn job(
     let mut made = match train.mode {
         UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
         UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train, checks)?,
-        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks)?,
+        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks, limits)?,
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
     if let (Some(staleness), true) = (train.staleness, made.teams.len() > 1) {
-        made.beside = staleness::bound(&mut g, &mut made.teams, &made.variables, staleness)?;
+        let variables: Vec<Variable> = made.state.iter().map(|kept| kept.variable.clone()).collect();
+        made.beside = staleness::bound(&mut g, &mut made.teams, &variables, staleness)?;
     }
     let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
     let steps = made.teams.iter().map(|Team { loss, metrics, run }| StepNodes {
@@ -171,10 +194,9 @@ pub fn job(
         metrics: names(&g, metrics),
     });
     let steps = steps.collect();
-    let mut restores = Vec::with_capacity(made.variables.len());
-    for (i, variable) in made.variables.iter().enumerate() {
-        let copies = made.copies.iter().map(|of_replica| &of_replica[i]);
-        restores.push(restore(&mut g, variable, copies)?);
+    let mut restores = Vec::with_capacity(made.state.len());
+    for kept in &made.state {
+        restores.push(restore(&mut g, kept)?);
     }
     let is_flag =
         |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
@@ -206,7 +228,7 @@ pub fn job(
         drains,
         evaluated: std::iter::once(&train.loss).chain(looked_at).cloned().collect(),
         queues,
-        variables: made.variables.into_iter().map(moved).collect(),
+        variables: made.state.into_iter().map(|kept| moved(kept.variable)).collect(),
         restores,
         training: flag.map(|_| "training".to_owned()),
         graph: whole,
@@ -229,9 +251,7 @@ struct Made {
     init: Output,
     teams: Vec<Team>,
     /// The variables that make up the state of the training.
-    variables: Vec<Variable>,
-    /// For each other replica that has copies of the variables, these copies, in the order of `variables`.
-    copies: Vec<Vec<Variable>>,
+    state: Vec<Kept>,
     /// The indices of the nodes that are to be moved to directly after their inputs.
     early: Range<usize>,
     beside: Beside,
@@ -276,15 +296,15 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection, check
         sets.push(held(g, loss, &found, checks)?);
         losses.push(loss);
     }
-    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &sets, &train.training, &[], "")?;
+    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &sets, &train.training, &[])?;
     let added = without(added, &variables);
     let init = add_init(g, "train/init", &added)?;
     let mut made = Vec::with_capacity(teams.len());
     for ((team, loss), run) in teams.iter().zip(losses).zip(runs) {
         made.push(Team { loss, metrics: metrics(g, replicas, train, team)?, run });
     }
-    let (variables, beside) = ([variables, added].concat(), Beside::default());
-    Ok(Made { init, teams: made, variables, copies: Vec::new(), early: 0..0, beside })
+    let state = variables.into_iter().chain(added).map(Kept::alone).collect();
+    Ok(Made { init, teams: made, state, early: 0..0, beside: Beside::default() })
 }
 
 /// Rejects a metric that is not a single number in the first replica.
@@ -359,14 +379,16 @@ pub fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
 
 /// The names by which [`variable_of`] finds every variable of a graph.
 pub fn names_of_variables(graph: &Graph) -> Vec<String> {
-    let reads = |handle: NodeId| {
-        let read = graph
-            .nodes()
-            .find(|(_, node)| node.op.reads_variable && node.inputs[0].node == handle && node.control.is_empty());
-        read.map(|(_, node)| node.name.clone())
-    };
     let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable && !node.name.starts_with(QUEUE));
-    makes.map(|(id, node)| reads(id).unwrap_or_else(|| node.name.clone())).collect()
+    makes.map(|(id, _)| name_of_variable(graph, id)).collect()
+}
+
+/// The name of the variable that a node makes: that of the node that reads it, if there is one.
+fn name_of_variable(graph: &Graph, handle: NodeId) -> String {
+    let read = graph
+        .nodes()
+        .find(|(_, node)| node.op.reads_variable && node.inputs[0].node == handle && node.control.is_empty());
+    read.map_or_else(|| graph.node(handle).name.clone(), |(_, node)| node.name.clone())
 }
 
 /// The variables that are trained: the named ones, or all that are trainable.
@@ -396,28 +418,6 @@ fn mean(g: &mut GraphBuilder, name: &str, all: &[Output]) -> Result<Output> {
         let floats = all.iter().map(|&one| cast(g, one, DType::F32)).collect::<Result<Vec<_>>>()?;
         let sum = g.op("AddN").inputs(floats).build()?;
         g.op("Mul").name(name).input(sum).input(1.0 / all.len() as f32).build()
-    })
-}
-
-/// Adds the assignment of a value to a variable and its copies; returns the placeholder to feed, and the node to run.
-pub fn restore<'v>(
-    g: &mut GraphBuilder,
-    variable: &'v Variable,
-    copies: impl Iterator<Item = &'v Variable>,
-) -> Result<(String, String)> {
-    g.with_scope("train/restore", |g| {
-        let value =
-            on(g, &variable.device, |g| g.placeholder("value", variable.dtype, PartialShape::from(&variable.shape)))?;
-        let mut assigned = Vec::new();
-        for one in std::iter::once(variable).chain(copies) {
-            let op = if one.is_ref { "Assign" } else { "AssignVariableOp" };
-            assigned.push(on(g, &one.device, |g| g.op(op).name("assign").input(one.handle).input(value).build())?);
-        }
-        let run = match assigned[..] {
-            [one] => one,
-            _ => assigned.iter().fold(g.op("NoOp").name("assigned"), |all, &one| all.control(one)).build()?,
-        };
-        Ok((g.tensor_name(value), g.tensor_name(run)))
     })
 }
 

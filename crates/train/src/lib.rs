@@ -1,8 +1,9 @@
 //! Training as nodes of a graph: variables with initial values, learning rates that follow the step, and the optimizers, as
 //! TensorFlow 1's `tf.train` adds them.
 //!
-//! - **Is**: optimizers, replicas and sums over tasks as nodes; [`model`], models in Rust, with operators and layers;
-//!   [`data`], examples to train with, decoded from the bytes of files; [`mod@file`] and [`job`], a training as a JSON file.
+//! - **Is**: optimizers, replicas, sums over tasks and divided updates as nodes; [`model`], models in Rust, with operators and
+//!   layers; [`data`], examples to train with, decoded from the bytes of files; [`mod@file`] and [`job`], a training as a
+//!   JSON file.
 //! - **Knows**: graphs and tensors.
 //! - **Never** runs a step, opens a file or has a clock: `meshtf::trainer` feeds, evaluates and saves.
 //!

@@ -13,7 +13,7 @@ use super::GLOBAL_STEP;
 use super::average::{add_averages, update_average};
 use super::clip::{Clip, clipped, values, with_values};
 use super::dense::Update;
-use super::optimizer::{Optimizer, Powers};
+use super::optimizer::{Optimizer, Powers, Slots};
 use super::schedule::Schedule;
 
 /// The parameters of training.
@@ -152,11 +152,11 @@ pub fn apply_with(
     training: &Training,
     others: &[Output],
 ) -> Result<Trained> {
-    Ok(apply_each(g, variables, &[gradients.to_vec()], training, others, "")?.0)
+    Ok(apply_each(g, variables, &[gradients.to_vec()], training, others)?.0)
 }
 
 /// As [`apply_with`], for several sets of gradients that change the same variables. Returns the node that a step of each set
-/// runs; that of the first is also in the added nodes. `prefix` begins the names of nodes that exist once for all variables.
+/// runs; that of the first is also in the added nodes.
 ///
 /// # Errors
 /// As [`apply`].
@@ -166,34 +166,11 @@ pub(super) fn apply_each(
     sets: &[Vec<Gradient>],
     training: &Training,
     others: &[Output],
-    prefix: &str,
 ) -> Result<(Trained, Vec<Output>)> {
-    training.optimizer.check()?;
     let Some(first) = variables.first().filter(|_| sets.iter().all(|set| set.len() == variables.len())) else {
         return Err(Failure::invalid("expected at least one variable, and a gradient for each"));
     };
-    let decay = training.weight_decay + training.optimizer.decay();
-    if !(decay >= 0.0 && decay.is_finite()) {
-        return Err(Failure::invalid(format!("the weight decay is {decay}; expected a number from 0")));
-    }
-    let home = if training.device.is_empty() { &first.device } else { &training.device };
-    let global_step = count_of_steps(g, home, prefix)?;
-    let rate = on(g, home, |g| training.rate.add(g, global_step.value))?;
-    let powers = training.optimizer.add_powers(g, variables, prefix)?;
-    let mut rates: HashMap<DType, Output> = HashMap::from([(DType::F32, rate)]);
-    let (mut kept, mut all) = (Vec::with_capacity(variables.len()), variables.to_vec());
-    for variable in variables {
-        let slots = training.optimizer.add_slots(g, variable)?;
-        all.extend(slots.0.iter().cloned());
-        kept.push(slots);
-        if let std::collections::hash_map::Entry::Vacant(free) = rates.entry(variable.dtype) {
-            free.insert(on(g, home, |g| cast(g, rate, variable.dtype))?);
-        }
-    }
-    let averages = match training.average {
-        Some(decay) => add_averages(g, variables, decay)?,
-        None => Vec::new(),
-    };
+    let applied = Applied::begin(g, variables, training, &first.device, "")?;
     let (mut steps, mut norm) = (Vec::with_capacity(sets.len()), None);
     for set in sets {
         let (gradients, of_set) = match training.clip {
@@ -201,35 +178,12 @@ pub(super) fn apply_each(
             Some(clip) => clipped(g, set, clip)?,
         };
         norm = norm.or(of_set);
-        let mut updates = Vec::with_capacity(variables.len());
-        for ((variable, slots), gradient) in variables.iter().zip(&kept).zip(gradients) {
-            let rate = rates[&variable.dtype];
-            let update = on(g, &variable.device, |g| {
-                g.with_scope(&format!("train/update_{}", variable.name.replace('/', "_")), |g| {
-                    let mut update = Update { g, variable, slots, powers: powers.as_ref(), rate };
-                    let gradient = update.after_decay(gradient, decay)?;
-                    match gradient {
-                        Gradient::Dense(gradient) => update.dense(&training.optimizer, gradient),
-                        Gradient::Sparse(rows) => update.sparse(&training.optimizer, rows),
-                    }
-                })
-            })?;
-            updates.push(update);
-        }
-        let mut done = updates.clone();
-        done.extend(advance(g, powers.as_ref(), &training.optimizer, &updates)?);
-        for (variable, average) in variables.iter().zip(&averages) {
-            done.push(update_average(g, variable, average, training.average.unwrap_or_default(), &updates)?);
-        }
-        let counted = on(g, home, |g| {
-            let add = if global_step.is_ref { "AssignAdd" } else { "AssignAddVariableOp" };
-            g.with_control(&done, |g| binary(g, add, global_step.handle, Tensor::scalar(1i64)))
-        })?;
-        steps.push(on(g, home, |g| {
-            let step = g.op("NoOp").name("train/step").control(counted);
-            others.iter().fold(step, |step, &other| step.control(other)).build()
-        })?);
+        let updates = applied.updates(g, &gradients)?;
+        steps.push(applied.step(g, &updates, &[], others)?);
     }
+    let Applied { global_step, rate, slots, powers, averages, .. } = applied;
+    let mut all = variables.to_vec();
+    all.extend(slots.into_iter().flat_map(|slots| slots.0));
     if let Some(Powers { beta1, beta2 }) = powers {
         all.extend([beta1, beta2]);
     }
@@ -237,6 +191,108 @@ pub(super) fn apply_each(
     all.push(global_step.clone());
     let Some(&step) = steps.first() else { return Err(Failure::invalid("there are no gradients")) };
     Ok((Trained { step, global_step, rate, norm, variables: all }, steps))
+}
+
+/// The state of an optimizer for some variables, and what a step needs of it.
+pub(super) struct Applied<'a> {
+    variables: &'a [Variable],
+    training: &'a Training,
+    /// The device of what exists once for all variables.
+    home: String,
+    decay: f64,
+    pub global_step: Variable,
+    pub rate: Output,
+    rates: HashMap<DType, Output>,
+    /// Those of each variable.
+    pub slots: Vec<Slots>,
+    pub powers: Option<Powers>,
+    /// That of each variable, if averages are kept.
+    pub averages: Vec<Variable>,
+}
+
+impl<'a> Applied<'a> {
+    /// Adds the state. `home` is the device of what exists once for all variables, unless the training names one; `prefix`
+    /// begins the names of these nodes.
+    ///
+    /// # Errors
+    /// As [`apply`].
+    pub fn begin(
+        g: &mut GraphBuilder,
+        variables: &'a [Variable],
+        training: &'a Training,
+        home: &str,
+        prefix: &str,
+    ) -> Result<Applied<'a>> {
+        training.optimizer.check()?;
+        let decay = training.weight_decay + training.optimizer.decay();
+        if !(decay >= 0.0 && decay.is_finite()) {
+            return Err(Failure::invalid(format!("the weight decay is {decay}; expected a number from 0")));
+        }
+        let home = if training.device.is_empty() { home } else { &training.device };
+        let global_step = count_of_steps(g, home, prefix)?;
+        let rate = on(g, home, |g| training.rate.add(g, global_step.value))?;
+        let powers = training.optimizer.add_powers(g, variables, prefix)?;
+        let mut rates: HashMap<DType, Output> = HashMap::from([(DType::F32, rate)]);
+        let mut slots = Vec::with_capacity(variables.len());
+        for variable in variables {
+            slots.push(training.optimizer.add_slots(g, variable)?);
+            if let std::collections::hash_map::Entry::Vacant(free) = rates.entry(variable.dtype) {
+                free.insert(on(g, home, |g| cast(g, rate, variable.dtype))?);
+            }
+        }
+        let averages = match training.average {
+            Some(decay) => add_averages(g, variables, decay)?,
+            None => Vec::new(),
+        };
+        let home = home.to_owned();
+        Ok(Applied { variables, training, home, decay, global_step, rate, rates, slots, powers, averages })
+    }
+
+    /// Adds the update of each variable by its gradient.
+    ///
+    /// # Errors
+    /// As [`apply`].
+    pub fn updates(&self, g: &mut GraphBuilder, gradients: &[Gradient]) -> Result<Vec<Output>> {
+        let mut updates = Vec::with_capacity(self.variables.len());
+        for ((variable, slots), &gradient) in self.variables.iter().zip(&self.slots).zip(gradients) {
+            let rate = self.rates[&variable.dtype];
+            let update = on(g, &variable.device, |g| {
+                g.with_scope(&format!("train/update_{}", variable.name.replace('/', "_")), |g| {
+                    let mut update = Update { g, variable, slots, powers: self.powers.as_ref(), rate };
+                    let gradient = update.after_decay(gradient, self.decay)?;
+                    match gradient {
+                        Gradient::Dense(gradient) => update.dense(&self.training.optimizer, gradient),
+                        Gradient::Sparse(rows) => update.sparse(&self.training.optimizer, rows),
+                    }
+                })
+            })?;
+            updates.push(update);
+        }
+        Ok(updates)
+    }
+
+    /// Adds the end of a step that makes these updates: it changes the rest of the state, and is counted once all of that and
+    /// the nodes `also` have run. Returns the node that runs all of it, and `others`.
+    ///
+    /// # Errors
+    /// As [`apply`].
+    pub fn step(&self, g: &mut GraphBuilder, updates: &[Output], also: &[Output], others: &[Output]) -> Result<Output> {
+        let mut done = updates.to_vec();
+        done.extend(advance(g, self.powers.as_ref(), &self.training.optimizer, updates)?);
+        for (variable, average) in self.variables.iter().zip(&self.averages) {
+            done.push(update_average(g, variable, average, self.training.average.unwrap_or_default(), updates)?);
+        }
+        done.extend(also);
+        let count = &self.global_step;
+        let counted = on(g, &self.home, |g| {
+            let add = if count.is_ref { "AssignAdd" } else { "AssignAddVariableOp" };
+            g.with_control(&done, |g| binary(g, add, count.handle, Tensor::scalar(1i64)))
+        })?;
+        on(g, &self.home, |g| {
+            let step = g.op("NoOp").name("train/step").control(counted);
+            others.iter().fold(step, |step, &other| step.control(other)).build()
+        })
+    }
 }
 
 /// Multiplies the powers of Adam's betas by the betas, after the updates.

@@ -220,6 +220,22 @@ impl Optimizer {
         }
     }
 
+    /// Whether the update of an element depends on no other element of the variable. Parts of the variable may then be updated
+    /// apart from each other.
+    pub(super) fn is_elementwise(&self) -> bool {
+        match self {
+            Optimizer::Sgd
+            | Optimizer::Momentum { .. }
+            | Optimizer::Adagrad { .. }
+            | Optimizer::Adadelta { .. }
+            | Optimizer::RmsProp { .. }
+            | Optimizer::Adam { .. }
+            | Optimizer::AdamW { .. }
+            | Optimizer::Ftrl { .. }
+            | Optimizer::Lion { .. } => true,
+        }
+    }
+
     /// The share of a weight that is subtracted with each update, times the rate.
     pub(super) fn decay(&self) -> f64 {
         if let Optimizer::AdamW { decay, .. } = *self { decay } else { 0.0 }

@@ -14,6 +14,7 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Tensor};
 
 use super::clip::values;
+use super::job::share;
 
 /// The sizes of transfers of gradients, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +27,14 @@ pub struct BucketLimits {
     /// The size up to which each task sends its gradients to every other task, so that they arrive after one hop and not
     /// after a round of the ring.
     pub direct: usize,
+    /// The size up to which a worker of a mirrored training updates its share by itself, together with those of all others: that
+    /// takes less time than to wait for their results.
+    pub undivided: usize,
 }
 
 impl Default for BucketLimits {
     fn default() -> BucketLimits {
-        BucketLimits { bucket: 4 << 20, joined: 256 << 10, direct: 64 << 10 }
+        BucketLimits { bucket: 4 << 20, joined: 256 << 10, direct: 64 << 10, undivided: 1 << 20 }
     }
 }
 
@@ -247,11 +251,6 @@ fn buckets(elements: &[usize], width: usize, limits: BucketLimits) -> Vec<Bucket
     buckets
 }
 
-/// The size of a part if elements are cut into `count` parts that are as equal as possible.
-fn share(elements: usize, count: usize, part: usize) -> usize {
-    elements / count + usize::from(part < elements % count)
-}
-
 /// Sends each chunk around the ring, until its sum is complete on the task with the chunk's index; then once more, unchanged.
 /// There are as many chunks as tasks. Takes and returns them by task, then by chunk; `device` is the device of a chunk on a
 /// task.
@@ -278,7 +277,7 @@ fn around<'a>(
 }
 
 /// Vectors concatenated.
-fn join(g: &mut GraphBuilder, parts: Vec<Output>) -> Result<Output> {
+pub(super) fn join(g: &mut GraphBuilder, parts: Vec<Output>) -> Result<Output> {
     match parts[..] {
         [one] => Ok(one),
         _ => g.op("ConcatV2").name("joined").inputs(parts).input(0).build(),
@@ -286,7 +285,7 @@ fn join(g: &mut GraphBuilder, parts: Vec<Output>) -> Result<Output> {
 }
 
 /// A vector as parts of these sizes.
-fn split(g: &mut GraphBuilder, whole: Output, sizes: &[usize]) -> Result<Vec<Output>> {
+pub(super) fn split(g: &mut GraphBuilder, whole: Output, sizes: &[usize]) -> Result<Vec<Output>> {
     if sizes.len() < 2 {
         return Ok(vec![whole]);
     }
@@ -303,7 +302,7 @@ mod tests {
     #[test]
     fn gradients_travel_in_buckets() {
         let piece = |variable, elements| Piece { variable, elements };
-        let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0 };
+        let limits = BucketLimits { bucket: 4 << 10, joined: 1 << 10, direct: 0, undivided: 0 };
         // 4 bytes each: two small ones together; one in three parts, another by itself; one that does not fit into the bucket
         // of the small ones before it.
         let got = buckets(&[100, 156, 2050, 600, 256, 256, 257, 256, 1], 4, limits);
@@ -319,12 +318,5 @@ mod tests {
         let wanted: Vec<Bucket> = wanted.map(|(bytes, pieces)| Bucket { bytes, pieces }).into();
         assert_eq!(got, wanted);
         assert_eq!(buckets(&[], 4, limits), []);
-    }
-
-    #[test]
-    fn parts_are_as_equal_as_can_be() {
-        for (elements, count, wanted) in [(10, 3, vec![4, 3, 3]), (9, 3, vec![3, 3, 3]), (2, 3, vec![1, 1, 0])] {
-            assert_eq!((0..count).map(|part| share(elements, count, part)).collect::<Vec<_>>(), wanted);
-        }
     }
 }

@@ -1,10 +1,12 @@
 //! Tests of replicas of a model on several workers, compared with one worker that takes whole batches.
 
+use std::collections::BTreeMap;
+
 use meshtf_graph::gradient::{Gradient, Rows};
 use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::{DType, Shape, Tensor};
-use meshtf_train::job::{self, FedPlaceholder};
+use meshtf_train::job::{self, FedPlaceholder, TrainingGraph};
 use meshtf_train::ring::{BucketLimits, all_reduce};
 use meshtf_train::{self as train, GLOBAL_STEP, Initializer, VariableSpec, file};
 
@@ -41,39 +43,18 @@ struct Learned {
     weights: Vec<Vec<f64>>,
 }
 
+/// Sizes of transfers by which the larger variables of the model are divided: `w` is updated by one of two workers, `v` and `b`
+/// together by another or in parts.
+const DIVIDED: BucketLimits = BucketLimits { bucket: 40 << 10, joined: 16 << 10, direct: 4 << 10, undivided: 0 };
+
 /// Trains for `batches` steps, on the workers and tasks that `train` specifies.
 fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learned {
-    let batch = 12;
-    let sections = format!(
-        r#"{{"data": {{"feed": {{"x": "x", "word": "word", "y": "y"}}, "batch": {batch}}},
-            "train": {{"loss": "loss", "optimizer": {optimizer}, "steps": {batches}{train}}}}}"#
-    );
-    let program = meshtf_graph::read(MODEL.as_bytes()).unwrap();
-    let sections = file::read(&sections).unwrap();
-    let parts = [part("x", DType::F32, &[3]), part("word", DType::I32, &[]), part("y", DType::F32, &[2])];
-    let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, batches, false).unwrap();
-    let mut cluster = Cluster::of(tasks);
-    for node in program.init.iter().chain([&job.init]) {
-        run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
-    }
-    let rows = batch / job.queues.len();
-    let (x, y) = (numbers(batches * batch * 3, 1), numbers(batches * batch * 2, 2));
-    // Each worker has some words alone, and some in common with others.
-    let words: Vec<i32> = (0..batches * batch).map(|i| (i * i % 7) as i32 % 5).collect();
-    for (i, queue) in job.queues.iter().enumerate() {
-        fn own<T: Copy>(all: &[T], width: usize, sizes: [usize; 4]) -> Vec<T> {
-            let [batches, batch, rows, worker] = sizes;
-            let of_step = |step: usize| &all[(step * batch + worker * rows) * width..][..rows * width];
-            (0..batches).flat_map(of_step).copied().collect()
-        }
-        let sizes = [batches, batch, rows, i];
-        let feeds = [
-            (queue.feeds[0].as_str(), Tensor::from_vec([batches, rows, 3], own(&x, 3, sizes))),
-            (queue.feeds[1].as_str(), Tensor::from_vec([batches, rows], own(&words, 1, sizes))),
-            (queue.feeds[2].as_str(), Tensor::from_vec([batches, rows, 2], own(&y, 2, sizes))),
-        ];
-        run(&mut cluster, &job.graph, &feeds, &[&format!("^{}", queue.enqueue)]);
-    }
+    learn_within(optimizer, train, tasks, batches, BucketLimits::default())
+}
+
+/// As [`learn`], with the sizes of transfers between mirrored workers.
+fn learn_within(optimizer: &str, train: &str, tasks: &[Task], batches: usize, limits: BucketLimits) -> Learned {
+    let Begun { job, mut cluster } = Begun::new(optimizer, train, tasks, batches, limits);
     let step = format!("^{}", job.steps[0].run);
     let mut losses = Vec::new();
     for _ in 0..batches {
@@ -103,6 +84,90 @@ fn learn(optimizer: &str, train: &str, tasks: &[Task], batches: usize) -> Learne
     }
     assert_eq!(run(&mut cluster, &job.graph, &[], &[GLOBAL_STEP])[0].item::<i64>().unwrap(), batches as i64);
     Learned { losses, weights: all.iter().map(floats).collect() }
+}
+
+/// A training with first values, and its batches in the queues.
+struct Begun {
+    job: TrainingGraph,
+    cluster: Cluster,
+}
+
+impl Begun {
+    fn new(optimizer: &str, train: &str, tasks: &[Task], batches: usize, limits: BucketLimits) -> Begun {
+        let batch = 12;
+        let sections = format!(
+            r#"{{"data": {{"feed": {{"x": "x", "word": "word", "y": "y"}}, "batch": {batch}}},
+                "train": {{"loss": "loss", "optimizer": {optimizer}, "steps": {batches}{train}}}}}"#
+        );
+        let program = meshtf_graph::read(MODEL.as_bytes()).unwrap();
+        let sections = file::read(&sections).unwrap();
+        let parts = [part("x", DType::F32, &[3]), part("word", DType::I32, &[]), part("y", DType::F32, &[2])];
+        let graph = Graph::new(program.nodes).unwrap();
+        let job = job::job_within(graph, &sections, &parts, batches, false, limits).unwrap();
+        let mut cluster = Cluster::of(tasks);
+        for node in program.init.iter().chain([&job.init]) {
+            run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
+        }
+        let rows = batch / job.queues.len();
+        let (x, y) = (numbers(batches * batch * 3, 1), numbers(batches * batch * 2, 2));
+        // Each worker has some words alone, and some in common with others.
+        let words: Vec<i32> = (0..batches * batch).map(|i| (i * i % 7) as i32 % 5).collect();
+        for (i, queue) in job.queues.iter().enumerate() {
+            fn own<T: Copy>(all: &[T], width: usize, sizes: [usize; 4]) -> Vec<T> {
+                let [batches, batch, rows, worker] = sizes;
+                let of_step = |step: usize| &all[(step * batch + worker * rows) * width..][..rows * width];
+                (0..batches).flat_map(of_step).copied().collect()
+            }
+            let sizes = [batches, batch, rows, i];
+            let feeds = [
+                (queue.feeds[0].as_str(), Tensor::from_vec([batches, rows, 3], own(&x, 3, sizes))),
+                (queue.feeds[1].as_str(), Tensor::from_vec([batches, rows], own(&words, 1, sizes))),
+                (queue.feeds[2].as_str(), Tensor::from_vec([batches, rows, 2], own(&y, 2, sizes))),
+            ];
+            run(&mut cluster, &job.graph, &feeds, &[&format!("^{}", queue.enqueue)]);
+        }
+        Begun { job, cluster }
+    }
+
+    fn with(optimizer: &str, workers: u32, batches: usize, limits: BucketLimits) -> Begun {
+        let train = format!(r#", "workers": {workers}, "mode": "mirrored""#);
+        let tasks: Vec<Task> = (0..workers).map(|i| Task::new("worker", i)).collect();
+        Begun::new(optimizer, &train, &tasks, batches, limits)
+    }
+
+    /// The state, by name, after each of these numbers of further steps.
+    fn states(&mut self, steps: &[usize]) -> Vec<BTreeMap<String, Tensor>> {
+        let Begun { job, cluster } = self;
+        let mut states = Vec::new();
+        for &count in steps {
+            for _ in 0..count {
+                run(cluster, &job.graph, &[], &[&format!("^{}", job.steps[0].run)]);
+            }
+            let value = |variable: &train::Variable| {
+                let tensor = job.graph.tensor_name(variable.value);
+                (variable.name.clone(), run(cluster, &job.graph, &[], &[&tensor]).remove(0))
+            };
+            states.push(job.variables.iter().map(value).collect());
+        }
+        states
+    }
+
+    fn restore(&mut self, state: &BTreeMap<String, Tensor>) {
+        let Begun { job, cluster } = self;
+        for (variable, (feed, assign)) in job.variables.iter().zip(&job.restores) {
+            run(cluster, &job.graph, &[(feed, state[&variable.name].clone())], &[&format!("^{assign}")]);
+        }
+    }
+
+    /// Drops batches.
+    fn skip(&mut self, batches: usize) {
+        let Begun { job, cluster } = self;
+        for queue in 0..job.queues.len() {
+            for _ in 0..batches {
+                run(cluster, &job.graph, &[], &[&format!("train/queue_{queue}/next")]);
+            }
+        }
+    }
 }
 
 /// Workers that share each batch learn the same as one worker with all of it, over 100 steps to 1e-5.
@@ -146,8 +211,58 @@ fn mirrored_workers_keep_what_an_optimizer_needs() {
         r#"{"name": "rmsprop", "centered": true, "epsilon": 0.001}, "rate": 0.01, "clip_value": 0.01"#,
     ] {
         let one = learn(optimizer, "", &[Task::new("local", 0)], 8);
-        let two = learn(optimizer, r#", "workers": 2, "mode": "mirrored""#, &tasks, 8);
-        assert_near(&two.losses, &one.losses, 1e-5, optimizer);
+        for limits in [BucketLimits::default(), DIVIDED] {
+            let two = learn_within(optimizer, r#", "workers": 2, "mode": "mirrored""#, &tasks, 8, limits);
+            assert_near(&two.losses, &one.losses, 1e-5, optimizer);
+        }
+    }
+}
+
+/// Workers that each update a share of the variables learn what one worker does, whatever has to be added up for it.
+#[test]
+fn workers_that_divide_the_update_learn_what_one_does() {
+    for (optimizer, batches) in [
+        (r#"{"name": "momentum", "momentum": 0.5}, "rate": 0.002, "clip_norm": 2"#, 8),
+        (r#""sgd", "rate": 0.01, "clip_norm": 0.01, "average": 0.5"#, 3),
+        (r#""adam", "rate": 0.01, "weight_decay": 0.01"#, 3),
+        (r#""ftrl", "rate": 0.01, "clip_value": 0.001"#, 3),
+        (r#""adadelta", "rate": 0.1"#, 3),
+    ] {
+        let one = learn(optimizer, "", &[Task::new("local", 0)], batches);
+        for workers in [2, 3] {
+            let train = format!(r#", "workers": {workers}, "mode": "mirrored""#);
+            let tasks: Vec<Task> = (0..workers).map(|i| Task::new("worker", i)).collect();
+            let several = learn_within(optimizer, &train, &tasks, batches, DIVIDED);
+            let what = format!("{workers} workers, {optimizer}");
+            assert_near(&several.losses, &one.losses, 1e-5, &what);
+            for (several, one) in several.weights.iter().zip(&one.weights) {
+                assert_near(several, one, 1e-5, &what);
+            }
+        }
+    }
+}
+
+/// The state of a mirrored training is the same for any number of workers: names, dtypes, shapes and values. One that was saved
+/// with some workers continues with others.
+#[test]
+fn a_state_is_taken_up_by_any_number_of_workers() {
+    let optimizer = r#""adam", "rate": 0.01, "average": 0.9"#;
+    let whole = Begun::with(optimizer, 1, 12, BucketLimits::default()).states(&[12]);
+    for (before, after) in [(2, 1), (2, 3), (1, 3), (3, 2)] {
+        let half = Begun::with(optimizer, before, 12, DIVIDED).states(&[6]).remove(0);
+        let mut rest = Begun::with(optimizer, after, 12, DIVIDED);
+        rest.restore(&half);
+        rest.skip(6);
+        let got = rest.states(&[6]).remove(0);
+        for ((name, got), (also, wanted)) in got.iter().zip(&whole[0]) {
+            assert_eq!((name, got.dtype(), got.shape()), (also, wanted.dtype(), wanted.shape()));
+            if got.dtype() == DType::I64 {
+                assert_eq!(got, wanted, "{name}");
+                continue;
+            }
+            assert_near(&floats(got), &floats(wanted), 1e-5, &format!("{name}, {before} and then {after} workers"));
+        }
+        assert_eq!(got.len(), whole[0].len());
     }
 }
 
@@ -165,8 +280,8 @@ fn all_tasks_have_the_same_sums() {
     for tasks in 1..5u32 {
         for limits in [
             BucketLimits::default(),
-            BucketLimits { bucket: 64, joined: 64, direct: 0 },
-            BucketLimits { bucket: 100, joined: 20, direct: 30 },
+            BucketLimits { bucket: 64, joined: 64, direct: 0, undivided: 0 },
+            BucketLimits { bucket: 100, joined: 20, direct: 30, undivided: 0 },
         ] {
             let mut g = GraphBuilder::new();
             let (mut variables, mut gradients) = (Vec::new(), Vec::new());

@@ -17,7 +17,7 @@ use meshtf_tensor::{DType, Shape};
 use super::accumulator::Accumulator;
 use super::replicas::{Replicas, token};
 use super::updates::all_of;
-use super::{Beside, Drain, Made, Team, held, trained_of, updates, variables, without};
+use super::{Beside, Drain, Kept, Made, Team, held, trained_of, updates, variables, without};
 use crate::file::TrainSection;
 use crate::minimize::{apply_each, count_of_steps, gradients_of_share};
 use crate::{Trained, Training, clip};
@@ -89,7 +89,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     }
     let taken = held(g, means[0], &taken, false)?;
     let training = Training { device: home.clone(), ..train.training.clone() };
-    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &[taken], &training, &[], "")?;
+    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &[taken], &training, &[])?;
     let mut added = without(added, &[&own[..], std::slice::from_ref(&global_step)].concat());
     added.extend(without(vec![global_step.clone()], &own));
     let init = add_init(g, "train/init", &added)?;
@@ -103,7 +103,8 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     let begin = give_tokens(g, "train/begin", &global_step, replicas.count(), &set, &home)?;
     beside.begin = Some(g.tensor_name(begin));
     let team = Team { loss: means[0], metrics: means[1..].to_vec(), run };
-    Ok(Made { init, teams: vec![team], variables: [own, added].concat(), copies: Vec::new(), early: 0..0, beside })
+    let state = own.into_iter().chain(added).map(Kept::alone).collect();
+    Ok(Made { init, teams: vec![team], state, early: 0..0, beside })
 }
 
 /// Adds the nodes that give each worker a token of the next update, once other nodes have run.

@@ -1,18 +1,24 @@
-//! Mirrored training: each worker has a copy of all variables and updates it, by gradients that are summed over all workers.
+//! Mirrored training: each worker has a copy of all variables. Gradients are summed over all workers, each worker updates its
+//! share of the variables, and keeps only the slots of that share; then the new values are sent to all.
 
 use std::ops::Range;
 
+use meshtf_graph::gradient::Gradient;
 use meshtf_graph::variable::ops::{binary, cast, on};
 use meshtf_graph::variable::{Variable, add_init, read, variable_of};
 use meshtf_graph::{Graph, GraphBuilder, Node, NodeDef, NodeId, Output};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::Result;
 
+use super::exchange::Exchange;
 use super::replicas::Replicas;
-use super::updates::all_of;
-use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained_of, without};
+use super::shares::{Candidate, Division, Unit, divide};
+use super::state::{Part, Shared, state};
+use super::updates::{all_of, changed_in_steps};
+use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained_of};
+use crate::clip::{self, Clip};
 use crate::file::TrainSection;
-use crate::minimize::{apply_each, gradients_of_share};
+use crate::minimize::{Applied, gradients_of_share};
 use crate::ring::{BucketLimits, all_reduce};
 
 /// Adds the updates of all replicas of a graph.
@@ -22,6 +28,7 @@ pub(super) fn add(
     replicas: &Replicas,
     train: &TrainSection,
     checks: bool,
+    limits: BucketLimits,
 ) -> Result<Made> {
     let count = replicas.count();
     let all: Vec<usize> = (0..count).collect();
@@ -49,6 +56,14 @@ pub(super) fn add(
         found.push(gradients_of_share(g, &[loss], count, &of_replica)?);
         trained.push(of_replica);
     }
+    let changed = changed_in_steps(graph, train)?;
+    let division = division(train, &trained[0], &found[0], count, limits, |variable| changed.contains(&variable.name));
+    let mut exchanges = Vec::with_capacity(division.units.len());
+    for unit in &division.units {
+        let exchange = Exchange::begin(g, unit, &trained)?;
+        begun.extend(exchange.shares.iter().cloned());
+        exchanges.push(exchange);
+    }
     let losses = replicas.outputs(g, &train.loss, &all)?;
     g.settle()?;
     let first = g.settled().len();
@@ -59,25 +74,158 @@ pub(super) fn add(
         let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
         sets.push(held(g, number, set, checks)?);
     }
-    let sums = all_reduce(g, &trained, &sets, BucketLimits::default())?;
+    let mut parts = sums(g, &trained, &sets, &division, &exchanges, limits)?;
     g.settle()?;
     let early = first..g.settled().len();
     let loss = mean(g, "train/loss", &losses)?;
-    let mut runs = Vec::with_capacity(count);
-    for (i, set) in sums.into_iter().enumerate() {
-        let (added, run) = apply_each(g, &trained[i], &[set], &train.training, &[], &replicas.prefix(i))?;
-        runs.extend(run);
-        let added = without(added.variables, &own[i]);
-        begun.extend(added.iter().cloned());
-        own[i].extend(added);
+    if let Some(clip) = train.training.clip {
+        limit(g, &trained, &mut parts, clip)?;
     }
+    let variables: Vec<Vec<Variable>> =
+        parts.iter().map(|own| own.iter().map(|part| part.variable.clone()).collect()).collect();
+    let (mut applied, mut updates) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (i, own) in variables.iter().enumerate() {
+        let worker = Applied::begin(g, own, &train.training, &trained[i][0].device, &replicas.prefix(i))?;
+        let sums: Vec<Gradient> = parts[i].iter().map(|part| part.sum).collect();
+        updates.push(worker.updates(g, &sums)?);
+        applied.push(worker);
+    }
+    let arrivals = values(g, &exchanges, &parts, &updates)?;
+    let mut runs = Vec::with_capacity(count);
+    for (i, worker) in applied.iter().enumerate() {
+        runs.push(worker.step(g, &updates[i], &arrivals[i], &[])?);
+    }
+    let prefixes: Vec<String> = all.iter().map(|&i| replicas.prefix(i)).collect();
+    let shared = Shared { own: &own, trained: &trained, places: &places, exchanges: &exchanges, parts: &parts };
+    let (state, added) = state(g, &shared, &applied, &prefixes)?;
+    begun.extend(added);
     let init = add_init(g, "train/init", &begun)?;
     let home = g.device_of(runs[0]);
     let run = all_of(g, "train/all", &home, runs)?;
-    let mut own = own.into_iter();
-    let variables = own.next().unwrap_or_default();
     let team = Team { loss, metrics: metrics(g, replicas, train, &all)?, run };
-    Ok(Made { init, teams: vec![team], variables, copies: own.collect(), early, beside: Beside::default() })
+    Ok(Made { init, teams: vec![team], state, early, beside: Beside::default() })
+}
+
+/// The division of the trained variables: by the gradients of one worker, and by the optimizer.
+fn division(
+    train: &TrainSection,
+    trained: &[Variable],
+    gradients: &[Gradient],
+    count: usize,
+    limits: BucketLimits,
+    is_changed: impl Fn(&Variable) -> bool,
+) -> Division {
+    let can_be_cut = train.training.optimizer.is_elementwise();
+    let mut dense: Vec<usize> =
+        (0..trained.len()).filter(|&place| matches!(gradients[place], Gradient::Dense(_))).collect();
+    // A gradient is added to the graph before those that are computed from it, and so has a smaller index.
+    dense.sort_by_key(|&place| clip::values(&gradients[place]).node);
+    let candidate = |&place: &usize| {
+        let Variable { dtype, shape, .. } = &trained[place];
+        // The pieces of a variable are kept apart from it, and would not have what another node assigns to it.
+        let can_be_cut = can_be_cut && !is_changed(&trained[place]);
+        Candidate { place, dtype: *dtype, elements: shape.elements().unwrap_or(0), can_be_cut }
+    };
+    let mut division = divide(&dense.iter().map(candidate).collect::<Vec<_>>(), count, limits);
+    let is_sparse = |&place: &usize| matches!(gradients[place], Gradient::Sparse(_));
+    division.whole.extend((0..trained.len()).filter(is_sparse));
+    division.whole.sort_unstable();
+    division
+}
+
+/// Adds the sums of the gradients. Returns what each worker updates by them.
+fn sums(
+    g: &mut GraphBuilder,
+    trained: &[Vec<Variable>],
+    sets: &[Vec<Gradient>],
+    division: &Division,
+    exchanges: &[Exchange],
+    limits: BucketLimits,
+) -> Result<Vec<Vec<Part>>> {
+    let mut parts: Vec<Vec<Part>> = trained.iter().map(|_| Vec::new()).collect();
+    for (unit, exchange) in exchanges.iter().enumerate() {
+        let summed = g.with_scope("train/all_reduce", |g| exchange.sums(g, sets))?;
+        for (index, (variable, sum)) in summed.into_iter().enumerate() {
+            let owner = match exchange.unit {
+                Unit::Owned { owner, .. } => *owner,
+                Unit::Cut { pieces, .. } => pieces[index].owner,
+            };
+            parts[owner].push(Part { variable, sum: Gradient::Dense(sum), unit: Some((unit, index)) });
+        }
+    }
+    let chosen = |all: &[Vec<Variable>]| -> Vec<Vec<Variable>> {
+        all.iter().map(|own| division.whole.iter().map(|&place| own[place].clone()).collect()).collect()
+    };
+    let gradients: Vec<Vec<Gradient>> =
+        sets.iter().map(|set| division.whole.iter().map(|&place| set[place]).collect()).collect();
+    let variables = chosen(trained);
+    let whole = all_reduce(g, &variables, &gradients, limits)?;
+    for ((own, variables), sums) in parts.iter_mut().zip(variables).zip(whole) {
+        own.extend(variables.into_iter().zip(sums).map(|(variable, sum)| Part { variable, sum, unit: None }));
+    }
+    Ok(parts)
+}
+
+/// Limits the sums. The norm is that of all gradients: each worker adds up the squares of its own, and all add up these sums in
+/// one order, so that they limit by the same number.
+fn limit(g: &mut GraphBuilder, trained: &[Vec<Variable>], parts: &mut [Vec<Part>], clip: Clip) -> Result<()> {
+    clip::check(clip)?;
+    g.with_scope("clip", |g| {
+        let gradients: Vec<Vec<Gradient>> = parts.iter().map(|own| own.iter().map(|part| part.sum).collect()).collect();
+        let limited = match clip {
+            Clip::Value(limit) => {
+                gradients.iter().map(|own| clip::within(g, own, limit)).collect::<Result<Vec<_>>>()?
+            }
+            Clip::GlobalNorm(limit) => {
+                let (mut of_shares, mut of_whole) = (Vec::new(), Vec::new());
+                for (i, own) in gradients.iter().enumerate() {
+                    let halves = clip::half_squares(g, own)?.into_iter().zip(&parts[i]);
+                    let (share, whole): (Vec<_>, Vec<_>) = halves.partition(|(_, part)| part.unit.is_some());
+                    if !share.is_empty() {
+                        let halves = share.into_iter().map(|(half, _)| half);
+                        of_shares.push(on(g, &trained[i][0].device, |g| g.op("AddN").inputs(halves).build())?);
+                    }
+                    of_whole.push(whole.into_iter().map(|(half, _)| half).collect::<Vec<_>>());
+                }
+                let mut limited = Vec::with_capacity(gradients.len());
+                for (i, own) in gradients.iter().enumerate() {
+                    let halves = [&of_shares[..], &of_whole[i][..]].concat();
+                    limited.push(on(g, &trained[i][0].device, |g| {
+                        let (_, factor) = clip::factor(g, &halves, limit)?;
+                        clip::scaled(g, own, factor)
+                    })?);
+                }
+                limited
+            }
+        };
+        for (own, limited) in parts.iter_mut().zip(limited) {
+            own.iter_mut().zip(limited).for_each(|(part, sum)| part.sum = sum);
+        }
+        Ok(())
+    })
+}
+
+/// Adds the assignments of the updated values on all workers; returns those on each.
+fn values(
+    g: &mut GraphBuilder,
+    exchanges: &[Exchange],
+    parts: &[Vec<Part>],
+    updates: &[Vec<Output>],
+) -> Result<Vec<Vec<Output>>> {
+    let mut of_unit: Vec<Vec<(usize, Output)>> = exchanges.iter().map(|_| Vec::new()).collect();
+    for (part, &update) in parts.iter().flatten().zip(updates.iter().flatten()) {
+        if let Some((unit, index)) = part.unit {
+            of_unit[unit].push((index, update));
+        }
+    }
+    let mut arrivals: Vec<Vec<Output>> = parts.iter().map(|_| Vec::new()).collect();
+    for (exchange, mut updates) in exchanges.iter().zip(of_unit) {
+        updates.sort_by_key(|&(index, _)| index);
+        let updates: Vec<Output> = updates.into_iter().map(|(_, update)| update).collect();
+        let assigned = g.with_scope("train/all_gather", |g| exchange.values(g, &updates))?;
+        arrivals.iter_mut().zip(assigned).for_each(|(own, node)| own.extend(node));
+    }
+    Ok(arrivals)
 }
 
 /// Adds the assignment of a variable's value to a copy of it.

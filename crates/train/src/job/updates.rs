@@ -3,13 +3,16 @@
 //! They wait for the update, so that a step whose loss is not finite changes nothing; and the step counter waits for them, so
 //! that a step that is counted is done.
 
+use std::collections::HashSet;
+
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::on;
 use meshtf_graph::{Graph, GraphBuilder, NodeId, Output};
+use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::replicas::Replicas;
-use super::{CHECK, Team, UPDATES};
+use super::{CHECK, Team, UPDATES, name_of_variable};
 use crate::file::{TrainSection, UpdateMode};
 
 /// A node that is to wait, and the node that it waits for, by their names.
@@ -135,6 +138,29 @@ fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// The names of the variables of a model that nodes of its steps may change, by which they are found
+/// ([`names_of_variables`](super::names_of_variables)): nodes that take a variable and do not merely read it.
+pub(super) fn changed_in_steps(graph: &Graph, train: &TrainSection) -> Result<HashSet<String>> {
+    let names = names(graph, train)?;
+    let tensors = std::iter::once(&train.loss).chain(&train.metrics).chain(&names);
+    let mut open: Vec<NodeId> = tensors.filter_map(|name| Some(graph.output(name).ok()?.node)).collect();
+    open.extend(names.iter().filter_map(|name| graph.find(name)));
+    let (mut seen, mut changed) = (vec![false; graph.len()], HashSet::new());
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        let node = graph.node(id);
+        let passes_on = node.outputs.iter().any(|output| output.is_ref || output.dtype == DType::Resource);
+        if node.op.assigns || passes_on || node.op.stateful && !node.op.reads_variable {
+            changed.extend(node.inputs.iter().map(|input| input.node));
+        }
+        open.extend(node.sources());
+    }
+    let handles = graph.nodes().filter(|(id, node)| node.op.makes_variable && changed.contains(id));
+    Ok(handles.map(|(id, _)| name_of_variable(graph, id)).collect())
 }
 
 /// A graph in which some nodes wait for other nodes.
