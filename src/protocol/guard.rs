@@ -22,8 +22,9 @@ pub type Cut = u64;
 #[non_exhaustive]
 pub enum ToGuard {
     /// Take the parts of cuts that these peers send from now on, and none that others send. Answered by
-    /// [`GuardReport::Ready`].
-    Serve { session: SessionId, of: Vec<Peer> },
+    /// [`GuardReport::Ready`]. `ask` numbers what the master asks for, so that a late answer is not taken for that of a later
+    /// question.
+    Serve { session: SessionId, ask: u64, of: Vec<Peer> },
     /// No step is under way: take a copy of the session's state here, and send it to the buddy by [`ToGuard::Keep`]. If `base`
     /// is a cut that both still have, what has not changed since is not sent. Answered by [`GuardReport::Copied`] as soon as
     /// the steps may continue, and later by the buddy's [`GuardReport::Kept`].
@@ -32,14 +33,14 @@ pub enum ToGuard {
     Complete { session: SessionId, cut: Cut },
     /// Put the session's state here back to that of the cut: the copy that was taken here, or the one that this peer will send
     /// by [`ToGuard::Load`]. Answered by [`GuardReport::Restored`], in the second case first by [`GuardReport::Ready`].
-    Restore { session: SessionId, cut: Cut, from: Option<Peer> },
+    Restore { session: SessionId, ask: u64, cut: Cut, from: Option<Peer> },
     /// Send the part of the cut that `of` had sent to the peer that holds its task now.
-    GiveBack { session: SessionId, cut: Cut, of: Peer, to: Peer },
+    GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
     /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
     /// as in `base`, first its form, as bytes, and then its tensors.
     Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
     /// From a buddy to the new holder of a task: as [`ToGuard::Keep`].
-    Load { session: SessionId, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
+    Load { session: SessionId, ask: u64, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
 }
 
 impl From<ToGuard> for ToWorker {
@@ -63,8 +64,8 @@ impl ToGuard {
             ToGuard::Keep { session, cut, base, chunk, chunks, .. } => {
                 ToGuard::Keep { session, cut, base, chunk, chunks, resources }
             }
-            ToGuard::Load { session, cut, chunk, chunks, .. } => {
-                ToGuard::Load { session, cut, chunk, chunks, resources }
+            ToGuard::Load { session, ask, cut, chunk, chunks, .. } => {
+                ToGuard::Load { session, ask, cut, chunk, chunks, resources }
             }
             ref other => other.clone(),
         }
@@ -116,14 +117,14 @@ pub struct SentState {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum GuardReport {
-    /// The worker is ready for the parts that it was asked to take.
-    Ready,
+    /// The worker is ready for the parts that it was asked to take, or reports why not.
+    Ready { ask: u64, result: Result<(), Failure> },
     /// It has a copy of the session's state as of the cut, or reports why not.
     Copied { cut: Cut, result: Result<Copied, Failure> },
     /// From the buddy: it has all of that peer's part of the cut, or reports why not.
     Kept { cut: Cut, of: Peer, result: Result<(), Failure> },
     /// The session's state there is that of the cut, or the worker reports why not.
-    Restored { cut: Cut, result: Result<(), Failure> },
+    Restored { ask: u64, result: Result<(), Failure> },
 }
 
 /// Most names in [`Copied`].

@@ -6,8 +6,8 @@ use super::*;
 use crate::protocol::constants::Reference;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::{
-    Constants, Content, DeviceInfo, Hello, Incarnation, PieceId, Reply, RequestId, SessionId, ToClient, ToHost, ToMaster,
-    ToWorker,
+    Constants, Content, DeviceInfo, Hello, Incarnation, PieceId, Reply, RequestId, SessionId, ToClient, ToHost,
+    ToMaster, ToWorker,
 };
 
 /// The fields of a prefix, in their order.

@@ -49,10 +49,11 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
         return Some(ToWorker::Start { pieces, first, count }.into());
     }
     if to_worker(ToGuard::Complete { session, cut: 0 }.into()) {
+        // The cut, or the number of what was asked for.
         let ((which, session, cut), _) = postcard::take_from_bytes::<(u32, SessionId, u64)>(rest).ok()?;
         let (chunk, chunks, resources) = (0, 0, Vec::new());
         let keep = ToGuard::Keep { session, cut, base: None, chunk, chunks, resources: resources.clone() };
-        let load = ToGuard::Load { session, cut, chunk, chunks, resources };
+        let load = ToGuard::Load { session, ask: cut, cut: 0, chunk, chunks, resources };
         let is = |one: &ToGuard| postcard::to_allocvec(one).is_ok_and(|bytes| bytes.first() == Some(&(which as u8)));
         return [keep, load].into_iter().find(is).map(|message| ToWorker::from(message).into());
     }

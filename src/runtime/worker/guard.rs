@@ -73,6 +73,7 @@ enum Ward {
 }
 
 struct Expected {
+    ask: u64,
     cut: Cut,
     from: Peer,
     incoming: Incoming,
@@ -231,15 +232,15 @@ impl Guards {
         &mut self,
         from: &Peer,
         session: SessionId,
-        cut: Cut,
+        ask: u64,
         chunk: Chunk,
-    ) -> Option<(Peer, Result<Option<States>>)> {
+    ) -> Option<(Peer, Result<Option<(Cut, States)>>)> {
         let guarded = self.0.get_mut(&session)?;
-        let expected = guarded.expected.as_mut().filter(|expected| expected.from == *from && expected.cut == cut)?;
+        let expected = guarded.expected.as_mut().filter(|expected| expected.from == *from && expected.ask == ask)?;
         let taken = expected.incoming.take(session, chunk, None);
         let result = match taken {
             Ok(false) => Ok(None),
-            Ok(true) => Ok(guarded.expected.take().map(|expected| expected.incoming.states)),
+            Ok(true) => Ok(guarded.expected.take().map(|expected| (expected.cut, expected.incoming.states))),
             Err(failure) => {
                 guarded.expected = None;
                 Err(failure)
@@ -283,13 +284,10 @@ impl State {
     /// which may take long.
     pub(super) fn guard_at_once(&self, from: &Peer, message: ToGuard) -> Option<ToGuard> {
         match message {
-            ToGuard::Serve { session, of } => {
+            ToGuard::Serve { session, ask, of } => {
                 let served = lock(&self.guards).serve(from, session, of);
-                let report = match served {
-                    Ok(()) => GuardReport::Ready,
-                    Err(failure) => GuardReport::Copied { cut: 0, result: Err(self.here(failure)) },
-                };
-                self.guard_says(from, session, report);
+                let result = served.map_err(|failure| self.here(failure));
+                self.guard_says(from, session, GuardReport::Ready { ask, result });
                 None
             }
             ToGuard::Complete { session, cut } => {
@@ -307,25 +305,25 @@ impl State {
     pub(super) fn guard(&self, from: &Peer, message: ToGuard, tensors: Vec<Tensor>) {
         match message {
             ToGuard::Copy { session, cut, base, buddy } => self.copy_out(from, session, (cut, base), &buddy),
-            ToGuard::Restore { session, cut, from: None } => {
+            ToGuard::Restore { session, ask, cut, from: None } => {
                 let own = lock(&self.guards).of_master(session, from).map(|guarded| guarded.own.get(&cut).cloned());
                 let lost =
                     || Failure::new(Code::NotFound, format!("there is no copy of cut {cut} of session {session} here"));
                 let result = own.and_then(|own| own.ok_or_else(lost)).and_then(|own| self.put_state(session, &own));
-                self.restored(from, session, cut, result);
+                self.restored(from, session, ask, result);
             }
-            ToGuard::Restore { session, cut, from: Some(buddy) } => {
-                let expected = Expected { cut, from: buddy, incoming: Incoming::default() };
+            ToGuard::Restore { session, ask, cut, from: Some(buddy) } => {
+                let expected = Expected { ask, cut, from: buddy, incoming: Incoming::default() };
                 let asked =
                     lock(&self.guards).of_master(session, from).map(|guarded| guarded.expected = Some(expected));
                 match asked {
-                    Ok(()) => self.guard_says(from, session, GuardReport::Ready),
-                    Err(failure) => self.restored(from, session, cut, Err(failure)),
+                    Ok(()) => self.guard_says(from, session, GuardReport::Ready { ask, result: Ok(()) }),
+                    Err(failure) => self.restored(from, session, ask, Err(failure)),
                 }
             }
-            ToGuard::GiveBack { session, cut, of, to } => {
-                if let Err(failure) = self.give_back(from, session, cut, &of, &to) {
-                    self.restored(from, session, cut, Err(failure));
+            ToGuard::GiveBack { session, ask, cut, of, to } => {
+                if let Err(failure) = self.give_back(from, session, (ask, cut), &of, &to) {
+                    self.restored(from, session, ask, Err(failure));
                 }
             }
             ToGuard::Keep { session, cut, base, chunk, chunks, resources } => {
@@ -339,13 +337,13 @@ impl State {
                 };
                 self.guard_says(&master, session, GuardReport::Kept { cut, of: from.clone(), result });
             }
-            ToGuard::Load { session, cut, chunk, chunks, resources } => {
+            ToGuard::Load { session, ask, chunk, chunks, resources, .. } => {
                 let chunk = Chunk { number: chunk, of: chunks, resources, tensors };
-                let loaded = lock(&self.guards).load(from, session, cut, chunk);
+                let loaded = lock(&self.guards).load(from, session, ask, chunk);
                 let Some((master, loaded)) = loaded else { return };
                 let result = match loaded {
                     Ok(None) => return,
-                    Ok(Some(states)) => {
+                    Ok(Some((cut, states))) => {
                         let own = Arc::new(Own { states, unsaved: BTreeSet::new() });
                         self.put_state(session, &own).map(|()| {
                             if let Ok(guarded) = lock(&self.guards).of_master(session, &master) {
@@ -355,7 +353,7 @@ impl State {
                     }
                     Err(failure) => Err(failure),
                 };
-                self.restored(&master, session, cut, result);
+                self.restored(&master, session, ask, result);
             }
             ToGuard::Serve { .. } | ToGuard::Complete { .. } => {}
         }
@@ -369,8 +367,8 @@ impl State {
             ToGuard::Copy { cut, .. } => {
                 self.guard_says(from, session, GuardReport::Copied { cut: *cut, result: Err(self.here(failure)) });
             }
-            ToGuard::Restore { cut, .. } | ToGuard::GiveBack { cut, .. } => {
-                self.restored(from, session, *cut, Err(failure))
+            ToGuard::Restore { ask, .. } | ToGuard::GiveBack { ask, .. } => {
+                self.restored(from, session, *ask, Err(failure))
             }
             ToGuard::Keep { cut, .. } => {
                 let is_ward = |guarded: &Guarded| guarded.wards.contains_key(from);
@@ -380,11 +378,11 @@ impl State {
                     self.guard_says(&master, session, GuardReport::Kept { cut: *cut, of: from.clone(), result });
                 }
             }
-            ToGuard::Load { cut, .. } => {
+            ToGuard::Load { ask, .. } => {
                 let is_expected = |guarded: &Guarded| guarded.expected.as_ref().is_some_and(|one| one.from == *from);
                 let is_asked = lock(&self.guards).0.get(&session).is_some_and(is_expected);
                 if let Some(master) = master().filter(|_| is_asked) {
-                    self.restored(&master, session, *cut, Err(failure));
+                    self.restored(&master, session, *ask, Err(failure));
                 }
             }
             ToGuard::Serve { .. } | ToGuard::Complete { .. } => {}
@@ -395,9 +393,9 @@ impl State {
         failure.on_task(&self.task.to_string())
     }
 
-    fn restored(&self, master: &Peer, session: SessionId, cut: Cut, result: Result<()>) {
+    fn restored(&self, master: &Peer, session: SessionId, ask: u64, result: Result<()>) {
         let result = result.map_err(|failure| self.here(failure));
-        self.guard_says(master, session, GuardReport::Restored { cut, result });
+        self.guard_says(master, session, GuardReport::Restored { ask, result });
     }
 
     /// Takes a copy of the state here, answers, and sends the copy to the buddy.
@@ -473,7 +471,7 @@ impl State {
     }
 
     /// Sends the kept part of a task to the process that holds the task now.
-    fn give_back(&self, master: &Peer, session: SessionId, cut: Cut, of: &Peer, to: &Peer) -> Result<()> {
+    fn give_back(&self, master: &Peer, session: SessionId, (ask, cut): (u64, Cut), of: &Peer, to: &Peer) -> Result<()> {
         let chunks = {
             let mut guards = lock(&self.guards);
             let guarded = guards.of_master(session, master)?;
@@ -485,7 +483,7 @@ impl State {
         };
         let count = chunks.len() as u32;
         for (chunk, (resources, tensors)) in (0..).zip(chunks) {
-            let message = ToGuard::Load { session, cut, chunk, chunks: count, resources };
+            let message = ToGuard::Load { session, ask, cut, chunk, chunks: count, resources };
             self.router.send(to, Envelope::new(ToWorker::from(message), tensors))?;
         }
         Ok(())

@@ -42,6 +42,8 @@ pub(super) struct Guard {
     pub due: Nanos,
     pub phase: Phase,
     last: Cut,
+    /// How often workers were asked to serve or to restore.
+    pub asks: u64,
     pub complete: Option<Complete>,
     pub journal: Journal,
     /// The plans whose resources are in a cut that was taken. A run of another plan waits for one.
@@ -136,6 +138,7 @@ impl Guard {
             due: now,
             phase: Phase::Steps,
             last: 0,
+            asks: 0,
             complete: None,
             journal: Journal::default(),
             covered: BTreeSet::new(),
@@ -171,11 +174,6 @@ impl Guard {
     /// Plans whose pieces were registered for a state of the newest cut.
     pub fn cover(&mut self, plan: u32) {
         self.covered.insert(plan);
-    }
-
-    /// Whether the plan's resources are in a cut that was taken.
-    fn covers(&self, plan: u32) -> bool {
-        self.covered.contains(&plan)
     }
 
     /// A run begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
@@ -279,6 +277,8 @@ impl Machine {
         let (now, steps, id) = (self.now, self.steps_done, self.id);
         let Some(guard) = &mut self.guard else { return };
         guard.last += 1;
+        guard.asks += 1;
+        let ask = guard.asks;
         let taking = Taking {
             cut: guard.last,
             began: now,
@@ -311,7 +311,7 @@ impl Machine {
             if cluster.member_of(&peer).is_some() && guard.served.get(&peer) != Some(&of) {
                 guard.served.insert(peer.clone(), of.clone());
                 waits.insert(peer.clone());
-                asks.push((peer, ToGuard::Serve { session: id, of }));
+                asks.push((peer, ToGuard::Serve { session: id, ask, of }));
             }
         }
         let is_served = waits.is_empty();
@@ -403,21 +403,26 @@ impl Machine {
     /// A worker reports on the guard.
     pub(super) fn guard_report(&mut self, worker: &Peer, report: GuardReport) {
         match report {
-            GuardReport::Ready => self.ready(worker),
+            GuardReport::Ready { ask, result } => self.ready(worker, ask, result),
             GuardReport::Copied { cut, result } => self.copied(worker, cut, result),
             GuardReport::Kept { cut, of, result } => self.kept(cut, &of, result),
-            GuardReport::Restored { cut, result } => self.restored(worker, cut, result),
+            GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
         }
     }
 
-    fn ready(&mut self, worker: &Peer) {
-        match self.guard.as_mut().map(|guard| &mut guard.phase) {
-            Some(Phase::Serving { waits, .. }) => {
-                if waits.remove(worker) && waits.is_empty() {
+    fn ready(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
+        let Some(guard) = self.guard.as_mut().filter(|guard| guard.asks == ask) else { return };
+        match &mut guard.phase {
+            Phase::Serving { waits, .. } if waits.contains(worker) => {
+                if let Err(failure) = result {
+                    return self.abandon(&failure.to_string());
+                }
+                waits.remove(worker);
+                if waits.is_empty() {
                     self.drain();
                 }
             }
-            Some(Phase::Lost(_)) => self.ready_to_restore(worker),
+            Phase::Lost(_) => self.ready_to_restore(worker, ask, result),
             _ => {}
         }
     }
@@ -440,14 +445,6 @@ impl Machine {
 
     fn copied(&mut self, worker: &Peer, cut: Cut, result: Result<Copied>) {
         let Some(guard) = &mut self.guard else { return };
-        if let (Phase::Serving { waits, .. }, 0, Err(failure)) = (&guard.phase, cut, &result) {
-            if waits.contains(worker) {
-                let why = failure.to_string();
-                guard.served.remove(worker);
-                self.abandon(&why);
-            }
-            return;
-        }
         let Phase::Copying { taking, waits } = &mut guard.phase else { return };
         if taking.cut != cut || !waits.remove(worker) {
             return;
@@ -517,7 +514,8 @@ impl Machine {
         guard.complete = Some(Complete { cut, parts: taking.parts });
         let next = guard.next.take();
         peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
-        let waits = self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covers(plan)));
+        let waits =
+            self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
         if let Some(cluster) = next.filter(|_| waits) {
             self.take_cut(&cluster);
         }
@@ -530,7 +528,9 @@ impl Machine {
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
             lost @ Phase::Lost(_) => return guard.phase = lost,
             Phase::Steps => {}
-            Phase::Serving { .. } | Phase::Draining { .. } => {}
+            // Whether those have been notified is not known.
+            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
+            Phase::Draining { .. } => {}
             Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
                 guard.broken = guard.broken.take().or(taking.broken);
             }

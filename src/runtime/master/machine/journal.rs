@@ -194,6 +194,9 @@ impl Journal {
         let place = self.entries.iter().enumerate().position(|(place, one)| may_begin(place, one))?;
         let one = self.entries.get_mut(place)?;
         one.again = Again::Runs;
+        if !one.is_over {
+            one.done = one.from;
+        }
         Some(one)
     }
 

@@ -47,6 +47,7 @@ enum Stage {
 }
 
 struct Restoring {
+    ask: u64,
     cut: Cut,
     /// The workers whose state is not back yet.
     waits: BTreeSet<Peer>,
@@ -102,13 +103,15 @@ impl Machine {
             return false;
         }
         // A cut under way does not come to be; its journal was not cut short.
-        if let Phase::Copying { taking, .. } | Phase::Sending { taking, .. } =
-            std::mem::replace(&mut guard.phase, Phase::Steps)
-        {
-            if let Some(why) = taking.broken() {
-                guard.broken = Some(why);
-                return false;
+        match std::mem::replace(&mut guard.phase, Phase::Steps) {
+            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
+                if let Some(why) = taking.broken() {
+                    guard.broken = Some(why);
+                    return false;
+                }
             }
+            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
+            Phase::Steps | Phase::Draining { .. } | Phase::Lost(_) => {}
         }
         guard.attempts += 1;
         guard.is_replaying = false;
@@ -117,11 +120,11 @@ impl Machine {
             run.abort(self.id, failure, &mut self.outbox);
             ended.push(run.plan());
             if let Some(logged) = guard.journal.active(run.request()).filter(|_| !run.is_silent()) {
-                (logged.done, logged.delivered) = (logged.done.max(run.done_so_far()), run.delivered());
+                (logged.done, logged.delivered) = (run.done_so_far(), run.delivered());
             }
         }
         guard.journal.rewind();
-        let at = guard.journal.main().map_or(0, |one| one.done);
+        let at = guard.journal.main().map_or(0, |one| one.done.max(one.delivered));
         let failure = failure.clone();
         guard.phase = Phase::Lost(Recovery { task, failure, since: now, at, is_told: false, stage: Stage::Waiting });
         for plan in ended {
@@ -284,10 +287,13 @@ impl Machine {
         if !is_registered {
             return;
         }
+        guard.asks += 1;
+        let ask = guard.asks;
         let mut parts = complete.parts.clone();
         let (mut asks, mut restoring) = (
             Vec::new(),
             Restoring {
+                ask,
                 cut: complete.cut,
                 waits: BTreeSet::new(),
                 greets: BTreeSet::new(),
@@ -307,16 +313,16 @@ impl Machine {
             }
             restoring.waits.insert(part.peer.clone());
             if is_same {
-                asks.push((part.peer.clone(), ToGuard::Restore { session: id, cut: complete.cut, from: None }));
+                asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from: None }));
                 continue;
             }
             restoring.expects.insert(part.peer.clone(), (part.buddy.peer.clone(), part.ward.clone()));
             if !guard.served.contains_key(&part.peer) {
                 guard.served.insert(part.peer.clone(), Vec::new());
                 restoring.greets.insert(part.peer.clone());
-                asks.push((part.peer.clone(), ToGuard::Serve { session: id, of: Vec::new() }));
+                asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of: Vec::new() }));
             } else {
-                asks.push((part.peer.clone(), restore_from(id, complete.cut, &part.buddy.peer)));
+                asks.push((part.peer.clone(), restore_from(id, (ask, complete.cut), &part.buddy.peer)));
             }
         }
         restoring.parts = parts;
@@ -330,7 +336,10 @@ impl Machine {
     }
 
     /// A worker serves the session, or expects its state.
-    pub(super) fn ready_to_restore(&mut self, worker: &Peer) {
+    pub(super) fn ready_to_restore(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
+        if let Err(failure) = result {
+            return self.back_to_waiting(&failure);
+        }
         let id = self.id;
         let Some(Phase::Lost(Recovery { stage: Stage::Restoring(restoring), .. })) =
             self.guard.as_mut().map(|guard| &mut guard.phase)
@@ -340,19 +349,19 @@ impl Machine {
         let cut = restoring.cut;
         if restoring.greets.remove(worker) {
             let Some((buddy, _)) = restoring.expects.get(worker) else { return };
-            let ask = restore_from(id, cut, buddy);
-            self.send(worker.clone(), ask);
+            let restore = restore_from(id, (ask, cut), buddy);
+            self.send(worker.clone(), restore);
         } else if let Some((buddy, of)) = restoring.expects.remove(worker) {
-            self.send(buddy, ToGuard::GiveBack { session: id, cut, of, to: worker.clone() });
+            self.send(buddy, ToGuard::GiveBack { session: id, ask, cut, of, to: worker.clone() });
         }
     }
 
     /// A worker has put its state back, or not.
-    pub(super) fn restored(&mut self, worker: &Peer, cut: Cut, result: Result<()>) {
+    pub(super) fn restored(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
         let Some(guard) = &mut self.guard else { return };
         let Phase::Lost(recovery) = &mut guard.phase else { return };
         let Stage::Restoring(restoring) = &mut recovery.stage else { return };
-        if restoring.cut != cut {
+        if restoring.ask != ask {
             return;
         }
         match result {
@@ -446,8 +455,8 @@ impl Machine {
     }
 }
 
-fn restore_from(session: super::SessionId, cut: Cut, buddy: &Peer) -> ToGuard {
-    ToGuard::Restore { session, cut, from: Some(buddy.clone()) }
+fn restore_from(session: super::SessionId, (ask, cut): (u64, Cut), buddy: &Peer) -> ToGuard {
+    ToGuard::Restore { session, ask, cut, from: Some(buddy.clone()) }
 }
 
 /// The failure if a part of the cut exists nowhere any more.

@@ -490,7 +490,7 @@ impl Machine {
         if let Some(guard) = self.guard.as_mut().filter(|_| done > 0 && !is_silent)
             && let Some(logged) = guard.journal.active(request)
         {
-            logged.done = logged.done.max(run.done_so_far());
+            logged.done = run.done_so_far();
             logged.delivered = run.delivered;
         }
         if is_over {
