@@ -26,6 +26,7 @@ mod failure;
 mod first_values;
 mod generate;
 mod groups;
+mod guard;
 mod host;
 mod inputs;
 mod join;

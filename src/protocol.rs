@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod constants;
 pub mod event;
 mod flow;
+pub mod guard;
 pub mod inquiry;
 pub mod look;
 pub mod runs;
@@ -15,7 +16,9 @@ pub mod status;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use self::guard::{GuardNote, GuardReport, ToGuard};
 use self::inquiry::{Answer, Inquiry};
 use self::look::Fetched;
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member, TaskDoors};
@@ -31,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -120,6 +123,10 @@ pub struct SessionOptions {
     pub device_filters: Vec<DeviceSpec>,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
+    /// Guard the session against the loss of a task: at least at this distance, between two steps, a copy of the session's
+    /// state is taken to the memory of other tasks, from which its steps continue once the task is there again. `None`: a loss
+    /// ends the run. Copies are taken less often where they would cost more than 3 % of the time.
+    pub guard: Option<Duration>,
 }
 
 /// A message with its tensors. A message names its tensors by their index in `tensors`.
@@ -206,6 +213,8 @@ pub enum ToClient {
     PartialFetch { id: RequestId, fetch: u32 },
     /// From time to time: how many steps of a watched `Run` are done, and the last values of the scalars that it fetches.
     Progress { id: RequestId, steps: u64, fetched: Vec<Fetched> },
+    /// A notice about a `Run` of a guarded session.
+    Guard { id: RequestId, note: GuardNote },
 }
 
 /// The messages of clients and workers to a master.
@@ -229,6 +238,8 @@ pub enum ToMaster {
     PeerLost { session: SessionId, until: u64, peer: Peer, why: String },
     /// The answer to [`ToWorker::Confirm`].
     Confirmed { session: SessionId },
+    /// About a guarded session.
+    Guard { session: SessionId, report: GuardReport },
 }
 
 /// The messages of masters, and of other workers, to a worker.
@@ -239,7 +250,14 @@ pub enum ToMaster {
 pub enum ToWorker {
     /// Hold these pieces until they are forgotten or the session ends; the tensors are those of their constants that the
     /// worker does not hold for another piece of the session.
-    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)>, constants: Constants },
+    Register {
+        session: SessionId,
+        isolated: bool,
+        pieces: Vec<(PieceId, Piece)>,
+        constants: Constants,
+        /// Remember which resources the pieces name, so that copies of the session's state can be taken.
+        guarded: bool,
+    },
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
     /// same for every step. If `continues`, they are of the run that the step before the first is of, and come after it;
     /// otherwise they may overlap with those of earlier runs that wait.
@@ -257,6 +275,9 @@ pub enum ToWorker {
     Clear { containers: Vec<String> },
     /// Answered by [`ToMaster::Confirmed`] once all earlier messages of the session are processed or on their way to a device.
     Confirm { session: SessionId },
+    /// About a guarded session, which its master guards; from other workers only the two kinds of tensors that the master has
+    /// asked for.
+    Guard(ToGuard),
 }
 
 /// The messages of any participant to another one itself, whatever that hosts.

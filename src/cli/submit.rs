@@ -18,6 +18,7 @@ use meshtf_tensor::device::Task;
 use serde_json::{Map, json};
 
 use super::bar::bar;
+use super::guard::GuardArgs;
 use super::inputs::{GraphArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
@@ -51,6 +52,8 @@ pub struct Args {
     /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
+    #[command(flatten)]
+    guard: GuardArgs,
     #[command(flatten)]
     mesh: MeshArgs,
 }
@@ -99,6 +102,9 @@ pub(super) struct StepArgs {
     quiet: bool,
     #[command(flatten)]
     record: RecordArgs,
+    /// The distance between two copies of the session's state; `None`: there are none.
+    #[arg(skip)]
+    guard: Option<Duration>,
 }
 
 /// Those who watch the steps.
@@ -122,7 +128,9 @@ fn numbers(fetched: &[Fetched]) -> String {
     texts.collect::<Vec<_>>().join(" ").chars().take(MOST_COLUMNS).collect()
 }
 
-pub(super) async fn submit(args: Args) -> Outcome {
+pub(super) async fn submit(mut args: Args) -> Outcome {
+    // One step has no earlier one to go back to.
+    args.steps.guard = args.guard.every().filter(|_| args.steps.steps > 1);
     let job = args.graph.read(args.steps.weights())?;
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
@@ -230,7 +238,8 @@ impl StepArgs {
     }
 
     async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64, keeper: &Keeper) -> Outcome {
-        let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
+        let (soft_placement, guard) = (self.soft_placement, self.guard);
+        let options = SessionOptions { soft_placement, guard, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let (graph, weights) = match &self.weights {
@@ -355,6 +364,8 @@ impl StepArgs {
                     keeper.change(|record| record.values(step, &job.fetches, &values));
                     progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
+                // Also with --quiet: the run would seem to hang.
+                StepEvent::Guard(note) => progress.suspend(|| mention(format_args!("{note}"))),
                 _ => {}
             })
             .await;

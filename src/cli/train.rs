@@ -31,6 +31,7 @@ use meshtf_train::file::{self, Sections, UpdateMode, located};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
+use super::guard::GuardArgs;
 use super::host::HostArgs;
 use super::inputs::read_graph;
 use super::output::check_file;
@@ -121,6 +122,8 @@ pub struct Args {
     /// Print less: no progress and no notices; results, warnings and errors stay
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    guard: GuardArgs,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -265,8 +268,13 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let mut signals = Signals::listen()?;
     keeper.begin(Duration::ZERO, || command.record.clone());
     let outcome = async {
+        // A training that continues without a lost worker does not wait for it.
+        let train = &command.trainer.sections().train;
+        let waits = train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0;
+        let guard = command.args.guard.every().filter(|_| waits && matches!(reached, Reached::Mesh { .. }));
+        let options = SessionOptions { guard, ..SessionOptions::default() };
         let session = tokio::select! {
-            session = reached.session(command.trainer.graph().clone(), None, SessionOptions::default()) => session?,
+            session = reached.session(command.trainer.graph().clone(), None, options) => session?,
             Request { exit, signal } = signals.next() => {
                 return Err(Trouble::new(exit, format!("stopped by {signal} before the first step")));
             }

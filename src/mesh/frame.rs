@@ -6,19 +6,16 @@
 
 #[cfg(test)]
 mod layout;
+mod stand_in;
 
-use meshtf_tensor::device::{Capacity, DeviceName, Rates, Task};
+use meshtf_tensor::device::{Capacity, Rates, Task};
 use meshtf_tensor::failure::Failure;
-use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use meshtf_tensor::{DType, Data, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
+pub use self::stand_in::{TELLING_BYTES, stand_in};
 use super::error::{Holder, MeshError};
-use crate::protocol::inquiry::Inquiry;
-use crate::protocol::{
-    Constants, Envelope, Hello, MAX_MESSAGE_BYTES, MAX_STEP_FEEDS, Message, Reply, Request, ToClient, ToHost, ToMaster,
-    ToWorker,
-};
+use crate::protocol::{Envelope, Hello, MAX_MESSAGE_BYTES, MAX_STEP_FEEDS, Message};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
 pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8;
@@ -318,57 +315,6 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
     Ok(header)
 }
 
-/// This many bytes of a header are enough to find out who has to be notified that the message could not be taken.
-pub const TELLING_BYTES: usize = 1024;
-
-/// A substitute for a large message that could not be taken, so that its addressees are notified: made from the first bytes of
-/// its header, it names the request, step or pieces that the message is about. `None` if those bytes do not contain them.
-pub fn stand_in(header: &[u8]) -> Option<Message> {
-    let ((reader, kind), rest) = postcard::take_from_bytes::<(u32, u32)>(header).ok()?;
-    let starts = |message: Message| {
-        postcard::to_allocvec(&message).is_ok_and(|bytes| bytes.starts_with(&[reader as u8, kind as u8]))
-    };
-    let to_client = |message: ToClient| starts(message.into());
-    let to_master = |message: ToMaster| starts(message.into());
-    let to_worker = |message: ToWorker| starts(message.into());
-    let (first, after_first) = postcard::take_from_bytes::<u64>(rest).ok()?;
-    let (id, session) = (RequestId(first), SessionId(first));
-    // For a request any other of its id will do.
-    let request = ToMaster::Request { id, request: Request::Close { session } };
-    if to_master(request.clone()) {
-        return Some(request.into());
-    }
-    let fetched = ToClient::Fetched { id, step: 0 };
-    if to_client(fetched.clone())
-        || to_client(ToClient::PartialFetch { id, fetch: 0 })
-        || to_client(ToClient::Reply { id, result: Ok(Reply::Closed) })
-    {
-        return Some(fetched.into());
-    }
-    // So will any inquiry.
-    let ask = ToHost::Ask { id, inquiry: Inquiry::Status };
-    if starts(ask.clone().into()) {
-        return Some(ask.into());
-    }
-    let (pieces, constants) = (Vec::new(), Constants::default());
-    if to_worker(ToWorker::Register { session, isolated: false, pieces, constants }) {
-        let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
-        return Some(ToMaster::Registered { session, pieces: vec![piece], result: Ok(()) }.into());
-    }
-    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0, continues: false }) {
-        let ((pieces, first, count, continues), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(ToWorker::Start { pieces, first, count, continues }.into());
-    }
-    let piece = PieceId { session, number: 0 };
-    if to_master(ToMaster::Done { piece, step: 0 }) || to_master(ToMaster::PartialFetch { piece, step: 0, place: 0 }) {
-        let ((piece, step), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(ToMaster::Done { piece, step }.into());
-    }
-    let ((step, to), _) = postcard::take_from_bytes::<(StepId, DeviceName)>(rest).ok()?;
-    let push = ToWorker::Push { step, to, values: Vec::new() };
-    to_worker(push.clone()).then(|| push.into())
-}
-
 /// A whole message, all of whose bytes are present.
 ///
 /// # Errors
@@ -426,10 +372,12 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::protocol::PushedValue;
-    use crate::protocol::inquiry::VariableName;
+    use crate::protocol::inquiry::{Inquiry, VariableName};
+    use crate::protocol::{Constants, PushedValue, Reply, Request, ToClient, ToHost, ToMaster, ToWorker};
     use meshtf_graph::plan::{Mode, Piece};
     use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::device::Task;
+    use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 
     pub fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
@@ -492,7 +440,8 @@ pub(super) mod tests {
         };
         let pieces = vec![piece(u32::MAX), piece(3)];
         let registered = ToMaster::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
-        let register = ToWorker::Register { session, isolated: true, pieces, constants: Constants::default() };
+        let register =
+            ToWorker::Register { session, isolated: true, pieces, constants: Constants::default(), guarded: false };
         check(register.into(), Some(registered.into()));
         let variable = VariableName { name: "w".to_owned(), ..VariableName::default() };
         let write = ToHost::Ask { id, inquiry: Inquiry::WriteVariable { variable, expected: Some(3) } };

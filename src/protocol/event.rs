@@ -104,6 +104,13 @@ pub enum Event {
         /// Why it was given up.
         why: String,
     },
+    /// The guard of a session: a task was lost and the session continues, or it is not guarded.
+    Guarded {
+        /// The session.
+        session: SessionId,
+        /// The event, as a sentence.
+        what: String,
+    },
     /// A request was refused because a limit is reached.
     LimitReached {
         /// The refused request, and the limit.
@@ -132,7 +139,10 @@ impl Event {
             Event::TaskMet { .. } | Event::TaskLost { .. } | Event::LinkDown { .. } | Event::LinkUp { .. } => {
                 Subject::Peers
             }
-            Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::RunFailed { .. } => Subject::Sessions,
+            Event::SessionOpened { .. }
+            | Event::SessionEnded { .. }
+            | Event::RunFailed { .. }
+            | Event::Guarded { .. } => Subject::Sessions,
             Event::StepsBegun { .. } | Event::StepsDone { .. } => Subject::Steps,
             Event::LimitReached { .. } => Subject::Limits,
         }
@@ -150,6 +160,7 @@ impl Event {
             | Event::LinkDown { why, .. }
             | Event::SessionEnded { why, .. }
             | Event::RunFailed { why, .. }
+            | Event::Guarded { what: why, .. }
             | Event::LimitReached { what: why } => shorten(why),
             Event::TaskMet { .. }
             | Event::LinkUp { .. }
@@ -171,6 +182,7 @@ impl Event {
             Event::StepsBegun { .. } => "steps_begun",
             Event::StepsDone { .. } => "steps_done",
             Event::RunFailed { .. } => "run_failed",
+            Event::Guarded { .. } => "guarded",
             Event::LimitReached { .. } => "limit_reached",
         }
     }
@@ -200,6 +212,7 @@ impl fmt::Display for Event {
                 write!(f, "session {session}: done with {}", steps(*first, *count))
             }
             Event::RunFailed { session, why, .. } => write!(f, "session {session}: a run failed: {why}"),
+            Event::Guarded { session, what } => write!(f, "session {session}: {what}"),
             Event::LimitReached { what } => write!(f, "a limit is reached: {what}"),
         }
     }

@@ -3,6 +3,7 @@
 //! A large message travels apart from the small ones, which may overtake it. Messages that must not overtake each other are in
 //! one flow, such as an Abort and its Start.
 
+use super::guard::ToGuard;
 use super::{Message, Request, ToClient, ToHost, ToMaster, ToWorker};
 
 /// Messages to one peer that arrive in the order in which they were sent, however large they are.
@@ -36,14 +37,18 @@ impl Message {
         match self {
             Message::ToClient(message) => match message {
                 ToClient::Reply { .. } => true,
-                ToClient::Fetched { .. } | ToClient::PartialFetch { .. } | ToClient::Progress { .. } => false,
+                ToClient::Fetched { .. }
+                | ToClient::PartialFetch { .. }
+                | ToClient::Progress { .. }
+                | ToClient::Guard { .. } => false,
             },
             Message::ToMaster(message) => match message {
                 ToMaster::Registered { .. }
                 | ToMaster::Done { .. }
                 | ToMaster::Failed { .. }
                 | ToMaster::PeerLost { .. }
-                | ToMaster::Confirmed { .. } => true,
+                | ToMaster::Confirmed { .. }
+                | ToMaster::Guard { .. } => true,
                 ToMaster::Request { .. } | ToMaster::PartialFetch { .. } => false,
             },
             Message::ToWorker(message) => match message {
@@ -51,6 +56,8 @@ impl Message {
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }
                 | ToWorker::Confirm { .. } => true,
+                ToWorker::Guard(ToGuard::Keep { .. } | ToGuard::Load { .. }) => false,
+                ToWorker::Guard(_) => true,
                 ToWorker::Register { .. } | ToWorker::Start { .. } | ToWorker::Push { .. } | ToWorker::Clear { .. } => {
                     false
                 }
@@ -69,7 +76,8 @@ impl ToClient {
             ToClient::Reply { id, .. }
             | ToClient::Fetched { id, .. }
             | ToClient::PartialFetch { id, .. }
-            | ToClient::Progress { id, .. } => Flow::Request(id.0),
+            | ToClient::Progress { id, .. }
+            | ToClient::Guard { id, .. } => Flow::Request(id.0),
         }
     }
 }
@@ -93,7 +101,8 @@ impl ToMaster {
             ToMaster::Registered { .. }
             | ToMaster::Failed { .. }
             | ToMaster::PeerLost { .. }
-            | ToMaster::Confirmed { .. } => None,
+            | ToMaster::Confirmed { .. }
+            | ToMaster::Guard { .. } => None,
         }
     }
 }
@@ -108,6 +117,11 @@ impl ToWorker {
             ToWorker::Start { pieces, .. } | ToWorker::Forget { pieces } => {
                 Some(Flow::Pieces(pieces.first()?.session.0))
             }
+            ToWorker::Guard(message) => match message {
+                // A chunk says which it is.
+                ToGuard::Keep { .. } | ToGuard::Load { .. } => None,
+                _ => Some(Flow::Pieces(message.session().0)),
+            },
             ToWorker::Push { .. } | ToWorker::Clear { .. } => None,
         }
     }
@@ -132,7 +146,13 @@ mod tests {
         let run = ask(id, Request::Run { session, plan: 1, steps: 1, every: 0, watched: false });
         let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2, continues: false });
         let constants = Constants::default();
-        let register = Message::from(ToWorker::Register { session, isolated: false, pieces: Vec::new(), constants });
+        let register = Message::from(ToWorker::Register {
+            session,
+            isolated: false,
+            pieces: Vec::new(),
+            constants,
+            guarded: false,
+        });
         let fetch = ToMaster::PartialFetch { piece, step: 4, place: 0 }.into();
         let (part, step) = (ToClient::PartialFetch { id, fetch: 0 }.into(), ToClient::Fetched { id, step: 1 }.into());
         let pairs: [(&Message, Message); 12] = [

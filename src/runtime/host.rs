@@ -152,7 +152,7 @@ impl Host {
                 ToClient::Reply { id, .. } | ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => {
                     self.client.deliver(from, ToClient::Reply { id, result: Err(failure) }, Vec::new());
                 }
-                ToClient::Progress { .. } => {}
+                ToClient::Progress { .. } | ToClient::Guard { .. } => {}
             },
             Message::ToMaster(message) => match message {
                 ToMaster::Request { id, .. } => answer(ToClient::Reply { id, result: Err(failure) }.into()),
@@ -165,7 +165,10 @@ impl Host {
                     answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
                 }
                 // These come without tensors.
-                ToMaster::Failed { .. } | ToMaster::PeerLost { .. } | ToMaster::Confirmed { .. } => {}
+                ToMaster::Failed { .. }
+                | ToMaster::PeerLost { .. }
+                | ToMaster::Confirmed { .. }
+                | ToMaster::Guard { .. } => {}
             },
             Message::ToWorker(message) => match message {
                 ToWorker::Start { pieces, first, .. } => {
@@ -177,6 +180,9 @@ impl Host {
                 ToWorker::Register { session, pieces, .. } => {
                     let pieces = pieces.into_iter().map(|(id, _)| id).collect();
                     answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
+                }
+                ToWorker::Guard(message) => {
+                    self.worker.iter().for_each(|worker| worker.refuse_guard(from, &message, failure.clone()));
                 }
                 // These come without tensors, except Push, of which the device was notified.
                 ToWorker::Push { .. }
@@ -295,7 +301,7 @@ mod tests {
         let inquiry = Inquiry::WriteVariable { variable: VariableName::default(), expected: None };
         let refused: [(Message, Message); 3] = [
             (
-                ToWorker::Register { session, isolated: false, pieces, constants }.into(),
+                ToWorker::Register { session, isolated: false, pieces, constants, guarded: false }.into(),
                 ToMaster::Registered { session, pieces: ids.to_vec(), result: Err(expected.clone()) }.into(),
             ),
             (ToMaster::Request { id, request: open }.into(), told()),

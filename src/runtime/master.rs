@@ -7,16 +7,19 @@
 #[cfg(test)]
 mod by_hand;
 mod claims;
+mod clockwork;
 mod machine;
 mod planner;
 mod sessions;
 mod traces;
+mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use self::claims::Claims;
+use self::clockwork::Clockwork;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
@@ -78,6 +81,8 @@ struct State {
     steps: AtomicU64,
     /// How long they took.
     step_times: Mutex<StepTimes>,
+    /// Notifies guarded sessions of time that passes.
+    clockwork: Clockwork,
 }
 
 /// The master's own clock.
@@ -116,7 +121,9 @@ impl Master {
     ) -> Self {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
-        Master::with(task, router, limits, events, clock, |work| Planner::start(work, budget))
+        let master = Master::with(task, router, limits, events, clock, |work| Planner::start(work, budget));
+        master.state.clockwork.runs(&master.state);
+        master
     }
 
     fn with(
@@ -130,8 +137,20 @@ impl Master {
         let (sessions, claims, traces) = (Sessions::new(limits), Claims::default(), Traces::default());
         let steps = AtomicU64::new(0);
         let step_times = Mutex::default();
-        let state =
-            Arc::new(State { task, router, limits, events, sessions, claims, traces, clock, steps, step_times });
+        let clockwork = Clockwork::default();
+        let state = Arc::new(State {
+            task,
+            router,
+            limits,
+            events,
+            sessions,
+            claims,
+            traces,
+            clock,
+            steps,
+            step_times,
+            clockwork,
+        });
         let planner = planner(state.clone());
         Master { state, planner }
     }
@@ -183,6 +202,9 @@ impl Master {
                 self.state.told(step.session, SessionEvent::Failed { step: step.number, failure });
             }
             ToMaster::Confirmed { session } => self.confirmed(from, session),
+            ToMaster::Guard { session, report } => {
+                self.state.told(session, SessionEvent::Guarded { worker: from, report });
+            }
             ToMaster::PeerLost { session, until, peer, why } => {
                 self.state.told(session, SessionEvent::PeerLost { worker: from, until, peer, why });
             }
@@ -449,6 +471,7 @@ impl State {
         let SentNodes { mut nodes, constants, tensors } = sent;
         let arrived = Stock::default().put_back(&mut nodes, &constants, tensors)?;
         let graph = Graph::new(nodes)?;
+        let is_guarded = options.guard.is_some();
         let mut session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
         session.constants().add(arrived);
         let evicted = self.sessions.insert(Handle::new(session), self.now());
@@ -457,6 +480,9 @@ impl State {
             self.on(&handle, SessionEvent::End { failure: &failure });
         }
         self.events.note(Event::SessionOpened { session: id, client: client.clone() });
+        if is_guarded {
+            self.clockwork.start();
+        }
         Ok(())
     }
 
@@ -533,42 +559,6 @@ impl State {
         for handle in self.sessions.all() {
             self.on(&handle, SessionEvent::Down { peer, failure });
         }
-    }
-}
-
-impl Work for State {
-    fn nodes(&self, request: &Request) -> usize {
-        let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().machine.graph().len());
-        match request {
-            Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
-            Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
-            Request::PrepareAlone { nodes, .. } => nodes.len(),
-            Request::Prepare { session, .. } => known(session),
-            Request::Run { .. }
-            | Request::Feed { .. }
-            | Request::Cancel { .. }
-            | Request::Claim { .. }
-            | Request::Close { .. } => 0,
-        }
-    }
-
-    fn work(&self, PlanRequest { client, id, request, tensors }: PlanRequest) {
-        match self.plan(&client, id, request, tensors) {
-            Ok(Some(reply)) => self.reply(&client, id, Ok(reply)),
-            Ok(None) => {}
-            Err(failure) => self.reply(&client, id, Err(failure)),
-        }
-    }
-
-    /// The request is answered; a session that the panic may have left half changed ends.
-    fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure) {
-        let failure = failure.on_task(&self.task.to_string());
-        tracing::error!("{failure}");
-        let damaged = session.and_then(|id| self.sessions.find(id)).filter(|handle| handle.is_damaged());
-        if let Some(handle) = damaged {
-            self.close(client, handle.id, &failure);
-        }
-        self.reply(client, id, Err(failure));
     }
 }
 

@@ -11,6 +11,7 @@ use meshtf_tensor::ids::RequestId;
 use meshtf_tensor::lock::lock;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::protocol::guard::GuardNote;
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::look::Fetched;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
@@ -68,6 +69,8 @@ pub enum StepEvent {
         /// The last values of some of the scalars among the fetches, floats first.
         fetched: Vec<Fetched>,
     },
+    /// A notice about the guard of the session: a task was lost, and the run continues. Its text is a line for people.
+    Guard(GuardNote),
 }
 
 impl StepEvent {
@@ -76,7 +79,8 @@ impl StepEvent {
         match self {
             StepEvent::Fetched { step, values } => StepEvent::Fetched { step: done + step, values },
             StepEvent::Progress { steps, fetched } => StepEvent::Progress { steps: done + steps, fetched },
-            event => event,
+            StepEvent::Guard(note) => StepEvent::Guard(note.after_steps(done)),
+            event @ StepEvent::PartialFetch { .. } => event,
         }
     }
 }
@@ -184,6 +188,11 @@ impl Requests {
                 // If there is no room, it is dropped: the next one supersedes it.
                 if let Some(sender) = self.events_of(id, from) {
                     let _dropped = sender.try_send(StepEvent::Progress { steps, fetched });
+                }
+            }
+            ToClient::Guard { id, note } => {
+                if let Some(sender) = self.events_of(id, from) {
+                    let _dropped = sender.try_send(StepEvent::Guard(note));
                 }
             }
         }

@@ -9,6 +9,7 @@
 //! One thread does everything, and a seed determines all of it: which message comes next, which chore runs (planning,
 //! compiling, or a turn of a device), which client continues, and how much time passes on the masters' clocks.
 
+mod guarded;
 mod life;
 mod net;
 
@@ -156,7 +157,8 @@ fn simulate(seed: u64, is_traced: bool) -> Result<Vec<String>, String> {
 
 fn act_out(plot: Plot, draw: Draw, is_traced: bool) -> Result<Vec<String>, String> {
     let net = net::network(plot.sessions());
-    let mut world = World { net, draw, strikes: vec![], trace: is_traced.then(Vec::new), acts: 0 };
+    let trace = is_traced.then(Vec::new);
+    let mut world = World { net, draw, strikes: vec![], trace, acts: 0, most_passed: MOST_PASSED };
     world.play(plot).map_err(|fault| format!("{plot:?}: {fault}"))?;
     Ok(world.trace.unwrap_or_default())
 }
@@ -175,6 +177,8 @@ struct World {
     strikes: Vec<(u64, Strike)>,
     trace: Option<Vec<String>>,
     acts: u64,
+    /// See [`MOST_PASSED`].
+    most_passed: u64,
 }
 
 impl World {
@@ -237,7 +241,7 @@ impl World {
                 }
             }
             if self.draw.below(PASSES) == 0 {
-                let nanos = self.draw.below(MOST_PASSED);
+                let nanos = self.draw.below(self.most_passed);
                 self.net.pass(nanos);
                 self.note(|| format!("{nanos} ns pass"));
             }

@@ -7,16 +7,19 @@
 #[cfg(test)]
 pub(super) mod by_hand;
 mod constants;
+mod guard;
 mod status;
 mod variables;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
+use std::time::Duration;
 
+use self::guard::Guards;
 use meshtf_exec::{Device, Pushed, Resources, Sink};
 use meshtf_graph::plan::Piece;
 use meshtf_tensor::Tensor;
@@ -27,6 +30,7 @@ use meshtf_tensor::lock::lock;
 pub use status::WorkerStatus;
 
 use crate::protocol::constants::HeldConstants;
+use crate::protocol::guard::ToGuard;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 
@@ -34,6 +38,10 @@ use crate::runtime::router::Router;
 const REGISTRATIONS: usize = 1024;
 /// The name of a registration in the failure for its panic.
 const REGISTERING: &str = "registering a piece";
+/// That of work for a guarded session.
+const GUARDING: &str = "copying or restoring a state";
+/// How often a worker without such work looks for copies whose master did not come back.
+const SWEEPS: Duration = Duration::from_secs(60);
 /// Most sessions, of all masters, that a worker holds pieces of.
 const MAX_SESSIONS: usize = 1 << 16;
 
@@ -41,13 +49,25 @@ const MAX_SESSIONS: usize = 1 << 16;
 pub struct Worker {
     state: Arc<State>,
     /// The queue of the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
-    registrar: SyncSender<RegisterWork>,
+    registrar: SyncSender<Work>,
+}
+
+/// Work that may take long, in the order in which it came.
+enum Work {
+    Register(RegisterWork),
+    /// A message about a guarded session.
+    Guard {
+        from: Peer,
+        message: ToGuard,
+        tensors: Vec<Tensor>,
+    },
 }
 
 struct RegisterWork {
     master: Peer,
     session: SessionId,
     isolated: bool,
+    guarded: bool,
     pieces: Vec<(PieceId, Piece)>,
 }
 
@@ -60,6 +80,8 @@ struct State {
     sessions: Mutex<HashMap<SessionId, WorkerSession>>,
     /// For each peer that went down and may be up for other nodes: the sessions that may have lost values with it.
     lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
+    /// The copies of the state of guarded sessions.
+    guards: Mutex<Guards>,
 }
 
 /// A session with steps under way while the link to a peer ended.
@@ -87,7 +109,7 @@ struct WorkerSession {
 }
 
 /// The failure of a registration that the registrar thread does not take.
-fn not_taken(error: TrySendError<RegisterWork>) -> Failure {
+fn not_taken(error: TrySendError<Work>) -> Failure {
     match error {
         TrySendError::Full(_) => {
             Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"))
@@ -110,16 +132,20 @@ impl Worker {
         let shared = Arc::clone(&worker.state);
         thread::Builder::new()
             .name("meshtf-register".into())
-            .spawn(move || registrations.iter().for_each(|registration| shared.register(registration)))
+            .spawn(move || {
+                loop {
+                    match registrations.recv_timeout(SWEEPS) {
+                        Ok(work) => shared.work(work),
+                        Err(RecvTimeoutError::Timeout) => lock(&shared.guards).sweep(),
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                }
+            })
             .expect("a thread at start");
         worker
     }
 
-    fn without_thread(
-        task: Task,
-        router: Arc<dyn Router>,
-        resources: Arc<Resources>,
-    ) -> (Self, Receiver<RegisterWork>) {
+    fn without_thread(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, Receiver<Work>) {
         let state = Arc::new(State {
             task,
             router,
@@ -127,8 +153,9 @@ impl Worker {
             devices: RwLock::default(),
             sessions: Mutex::default(),
             lost_peers: Mutex::default(),
+            guards: Mutex::default(),
         });
-        let (registrar, registrations) = sync_channel::<RegisterWork>(REGISTRATIONS);
+        let (registrar, registrations) = sync_channel::<Work>(REGISTRATIONS);
         (Worker { state, registrar }, registrations)
     }
 
@@ -157,12 +184,13 @@ impl Worker {
     /// Receives a message from a master or another worker.
     pub fn deliver(&self, from: &Peer, message: ToWorker, tensors: Vec<Tensor>) {
         match message {
-            ToWorker::Register { session, isolated, mut pieces, constants } => {
+            ToWorker::Register { session, isolated, mut pieces, constants, guarded } => {
                 let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
                     let complete = self.state.put_back(session, &mut pieces, &constants, tensors);
-                    let registration = RegisterWork { master: from.clone(), session, isolated, pieces };
-                    let sent = complete.and_then(|()| self.registrar.try_send(registration).map_err(not_taken));
+                    let registration = RegisterWork { master: from.clone(), session, isolated, guarded, pieces };
+                    let work = Work::Register(registration);
+                    let sent = complete.and_then(|()| self.registrar.try_send(work).map_err(not_taken));
                     sent.inspect_err(|_| self.state.registered(session, &ids))
                 });
                 if let Err(failure) = announced {
@@ -193,7 +221,16 @@ impl Worker {
                 }
             }
             ToWorker::Forget { pieces } => self.state.forget(from, &pieces),
+            ToWorker::Guard(message) => {
+                let Some(message) = self.state.guard_at_once(from, message) else { return };
+                let about = message.about();
+                let work = Work::Guard { from: from.clone(), message, tensors };
+                if let Err(failure) = self.registrar.try_send(work).map_err(not_taken) {
+                    self.state.refuse_guard(from, &about, failure);
+                }
+            }
             ToWorker::Release { session } => {
+                lock(&self.state.guards).release(from, session);
                 if self.state.is_master(from, session) {
                     self.state.release(session);
                 }
@@ -204,6 +241,11 @@ impl Worker {
                 containers.iter().for_each(|container| self.state.resources.clear(container))
             }
         }
+    }
+
+    /// There was no memory for a part of a cut.
+    pub fn refuse_guard(&self, from: &Peer, message: &ToGuard, failure: Failure) {
+        self.state.refuse_guard(from, message, failure);
     }
 
     /// There was no memory for values of a step: it fails.
@@ -221,6 +263,7 @@ impl Worker {
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
         orphans.sort_unstable();
+        lock(&self.state.guards).down(peer);
         for session in orphans {
             self.state.release(session);
         }
@@ -350,13 +393,30 @@ impl State {
         }
     }
 
+    fn work(&self, work: Work) {
+        match work {
+            Work::Register(registration) => self.register(registration),
+            Work::Guard { from, message, tensors } => {
+                let about = message.about();
+                let budget = self.resources.budget();
+                let done = catch_unwind(AssertUnwindSafe(|| budget.run(|| self.guard(&from, message, tensors))));
+                if let Err(panic) = done {
+                    self.refuse_guard(&from, &about, Failure::panicked(GUARDING, &*panic));
+                }
+            }
+        }
+    }
+
     /// Compiles pieces and answers, also after a failure or a panic.
     fn register(&self, registration: RegisterWork) {
-        let RegisterWork { master, session, isolated, pieces } = registration;
+        let RegisterWork { master, session, isolated, guarded, pieces } = registration;
         let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
         let compiled = catch_unwind(AssertUnwindSafe(|| {
             if isolated {
                 self.resources.isolate(session);
+            }
+            if guarded {
+                self.resources.guard(session);
             }
             pieces.into_iter().try_for_each(|(id, piece)| self.register_one(id, piece))
         }));

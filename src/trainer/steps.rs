@@ -9,7 +9,7 @@ use super::evaluated::number;
 use super::lost::Workers;
 use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
-use crate::Session;
+use crate::{Session, StepEvent};
 
 /// How long steps run between checks of `stop`.
 const SEGMENT: Duration = Duration::from_millis(500);
@@ -172,15 +172,19 @@ impl Trainer {
         let nodes = &self.job.steps[0];
         let feeds = self.beside_batches();
         let every = if step.is_multiple_of(self.record) && count > self.record { self.record } else { 0 };
-        let mut report = |step: u64, values: &[Tensor]| -> Result<(), Error> {
+        let report = |observer: &mut dyn Observer, step: u64, values: &[Tensor]| -> Result<(), Error> {
             let values = values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
             Ok(observer.trained(step, &values)?)
         };
         let mut error = None;
-        let on_fetch = |at: u64, values: Vec<Tensor>| {
-            if error.is_none() {
-                error = report(step + at, &values).err();
-            }
+        let on_event = |event: StepEvent| {
+            let told = match event {
+                _ if error.is_some() => return,
+                StepEvent::Fetched { step: at, values } => report(observer, step + at, &values),
+                StepEvent::Guard(note) => observer.noted(&note.after_steps(step).to_string()).map_err(Error::from),
+                _ => return,
+            };
+            error = told.err();
         };
         let ran = session
             .run()
@@ -188,7 +192,7 @@ impl Trainer {
             .fetches(nodes.fetches())
             .target(&nodes.run)
             .steps(count)
-            .each(every, on_fetch)
+            .watch(every, on_event)
             .await;
         // The observer ended it before a later step failed.
         if let Some(error) = error {
@@ -200,7 +204,7 @@ impl Trainer {
         };
         let last = step + count;
         if last.is_multiple_of(self.record) || last >= self.steps {
-            report(last, &ran.values)?;
+            report(observer, last, &ran.values)?;
         }
         Ok(count)
     }

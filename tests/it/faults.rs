@@ -20,7 +20,8 @@ fn graphs(sandbox: &Sandbox) -> (String, String) {
 
 /// A client in the middle of its steps: it has printed some of them.
 fn in_the_middle(sandbox: &Sandbox, graph: &str) -> Running {
-    let client = sandbox.start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0"]);
+    let client = sandbox
+        .start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0", "--guard", "off"]);
     let line = client.next_line(Duration::from_secs(60));
     assert!(line.as_deref().is_some_and(|line| line.contains("238")), "{line:?}\n{}", client.stderr());
     client

@@ -87,9 +87,14 @@ pub struct Training {
 impl Training {
     /// One that has just begun, of a graph that [`training`] makes.
     pub fn begin(sandbox: &Sandbox, graph: &str) -> Training {
+        Training::with_guard(sandbox, graph, "off")
+    }
+
+    fn with_guard(sandbox: &Sandbox, graph: &str, guard: &str) -> Training {
         sandbox.run(&["submit", graph, "--run", "zero", "--target", "chief/0"]).expect(0);
         let steps = ["--fetch", "count,state", "--run", "h_keep", "--steps", "1000000000", "--every", "7", "--json"];
-        let client = sandbox.start(&[&["submit", graph, "--target", "chief/0"][..], &steps].concat());
+        let fixed = ["submit", graph, "--target", "chief/0", "--guard", guard];
+        let client = sandbox.start(&[&fixed[..], &steps].concat());
         let mut training = Training { client, step: 0, state: 0 };
         training.goes_on();
         training
@@ -205,6 +210,23 @@ fn a_longer_cut_gives_right_values_or_a_named_failure() {
                     field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]).code() == 0
                 });
                 assert!(whole, "after {seconds} s without a wire the mesh is not whole again");
+            });
+        }
+    });
+}
+
+/// Between two workers, and between the master and a worker: the run waits for as long as the wire is cut.
+#[test]
+fn guarded_steps_outlive_a_cut_that_ends_a_link() {
+    thread::scope(|scope| {
+        for (one, other) in [(PS, WORKER), (PS, CHIEF)] {
+            scope.spawn(move || {
+                let Some(field) = Field::new("a wire cut under guarded steps", 1) else { return };
+                let mut training = Training::with_guard(&field.sandbox, &field.graph, "0.5");
+                field.cut(one, other, Duration::from_secs(20));
+                let continues = || training.client.stderr().contains("; continued from ");
+                assert!(wait_until(PATIENCE, continues), "{}", training.client.stderr());
+                training.goes_on();
             });
         }
     });

@@ -18,6 +18,7 @@ mod exits;
 mod fair;
 mod faults;
 mod grpc;
+mod guard;
 mod inputs;
 mod links;
 mod load;

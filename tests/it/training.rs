@@ -126,7 +126,7 @@ fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
     let folder = |what: &str| sandbox.path(what).display().to_string();
     let (broken, whole) = (folder("broken"), folder("whole"));
     let train = |folder: &str, more: &[&str]| {
-        let words = ["train", &graph, "--every", "100", "--report", "50", "--checkpoint", folder];
+        let words = ["train", &graph, "--every", "100", "--report", "50", "--checkpoint", folder, "--guard", "off"];
         sandbox.start(&[&words, more].concat())
     };
     // One loss, however long the worker is away.
@@ -152,6 +152,43 @@ fn a_training_goes_on_by_itself_once_a_lost_worker_is_there_again() {
     assert_eq!(ended.status.code(), Some(4), "{}", ended.stderr);
     assert!(ended.stderr.contains("worker/0 did not come up within 1 s (--wait-for)"), "{}", ended.stderr);
     drop(ps);
+}
+
+/// The loss of a ps or of a worker is no loss of a training that is guarded: it ends with the state of one without a break.
+#[test]
+fn a_guarded_training_is_as_if_no_task_had_been_lost() {
+    let sandbox = Sandbox::new();
+    let (mut ps, mut worker) = (Some(sandbox.node("ps/0")), Some(sandbox.node("worker/0")));
+    // It has nothing of the training but the copies and the master.
+    let _chief = sandbox.node("chief/0");
+    let graph = example(&sandbox, r#""workers": 1, "ps": 1, "#);
+    let folder = |what: &str| sandbox.path(what).display().to_string();
+    let (broken, whole) = (folder("broken"), folder("whole"));
+    let train = |folder: &str, more: &[&str]| {
+        let words = ["train", &graph, "--report", "50", "--checkpoint", folder, "--guard", "0.2"];
+        sandbox.start(&[&words, more].concat())
+    };
+    let training = train(&broken, &["--steps", "100000000"]);
+    reach(&training, 300);
+    for (place, name) in [(&mut ps, "ps/0"), (&mut worker, "worker/0")] {
+        let from = next_step(&training);
+        reach(&training, from + 500);
+        place.take().unwrap().process.signal("KILL");
+        *place = Some(sandbox.node(name));
+        let says = || {
+            training.stderr().contains(&format!("{name} was lost at step "))
+                && training.stderr().contains("; continued from ")
+        };
+        assert!(wait_until(SPEAKS_WITHIN, says), "{}", training.stderr());
+        let from = next_step(&training);
+        reach(&training, from + 500);
+    }
+    training.signal("INT");
+    let ended = training.end();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    let steps = last_state(&broken);
+    train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
+    assert!(state(&broken, steps) == state(&whole, steps), "after {steps} steps");
 }
 
 /// Reads a line of progress, and returns its step.

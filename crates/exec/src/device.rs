@@ -114,6 +114,11 @@ impl Device {
         meshtf_engine::rates::measure(&*self.place.engine)
     }
 
+    /// Its name.
+    pub fn name(&self) -> &DeviceName {
+        &self.place.name
+    }
+
     /// Whether a device without threads has something to do.
     pub fn has_work(&self) -> bool {
         self.threads.has_work()

@@ -41,7 +41,8 @@ pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
 pub use python::Program;
 pub use resource::{
-    DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, Saved, UNINITIALIZED, container_named,
+    DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, Saved, UNINITIALIZED, Unsaved,
+    container_named,
 };
 pub use sink::{Iterations, Pushed, Sink};
 pub use step::Beside;

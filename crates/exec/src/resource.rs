@@ -10,6 +10,7 @@ mod barrier;
 mod batch;
 mod ensemble;
 mod expiry;
+mod guarded;
 mod iterator;
 mod list;
 mod multi_iterator;
@@ -31,7 +32,7 @@ mod variable;
 mod version;
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -41,6 +42,7 @@ pub(super) use aggregator::Aggregator;
 pub(super) use barrier::Barrier;
 pub(super) use batch::{BatchLimits, Batching, Call as BatchCall, Use as BatchUse, rows_of as rows_of_call};
 pub(super) use ensemble::TreeEnsemble;
+pub use guarded::Unsaved;
 pub(super) use iterator::Iterator;
 use list::Look;
 pub use list::ResourceInfo;
@@ -272,6 +274,8 @@ struct Table {
     isolated: HashSet<SessionId>,
     /// Sessions with resources that no other session sees.
     with_own: HashSet<SessionId>,
+    /// The resources that the pieces of each guarded session name, whether or not they exist.
+    guarded: HashMap<SessionId, BTreeSet<ResourceKey>>,
 }
 
 impl Resources {
@@ -332,6 +336,7 @@ impl Resources {
     /// Forgets the resources that only the session could see.
     pub(super) fn release(&self, session: SessionId) {
         let mut table = lock(&self.table);
+        table.guarded.remove(&session);
         if table.isolated.remove(&session) | table.with_own.remove(&session) {
             table.resources.retain(|key, _| key.session != Some(session));
             self.generation.fetch_add(1, Ordering::Release);
@@ -360,6 +365,9 @@ impl Resources {
         make: impl FnOnce() -> Result<Arc<dyn Resource>>,
     ) -> Result<Arc<dyn Resource>> {
         let mut table = lock(&self.table);
+        if let Some(named) = table.guarded.get_mut(&session) {
+            named.insert(key.clone());
+        }
         if let Some((resource, _)) = table.resources.get(key) {
             return Ok(resource.clone());
         }

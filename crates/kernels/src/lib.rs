@@ -55,7 +55,7 @@ use meshtf_tensor::{DType, Tensor};
 pub use nn::{Padding, PoolAttrs, Slide, local_response};
 pub use nn::{SELU_SCALE, SELU_SCALE_ALPHA};
 pub use ragged::checked_splits;
-pub use random::{Dice, DicePosition, Generators, Unigrams, binomial, fixed};
+pub use random::{Dice, DicePosition, Generators, Position, Unigrams, binomial, fixed};
 use registry::Registry;
 use smallvec::SmallVec;
 pub use text::Histogram;

@@ -16,7 +16,7 @@ mod unigrams;
 pub use self::binomial::binomial;
 pub use self::candidates::fixed;
 pub use self::simple::Simple;
-pub use self::stateful::{Dice, DicePosition, Generators};
+pub use self::stateful::{Dice, DicePosition, Generators, Position};
 pub use self::stateless::key_and_counter;
 pub use self::unigrams::Unigrams;
 

@@ -28,6 +28,12 @@ impl Philox {
         Philox::new(seed, u128::from(seed2) << 64)
     }
 
+    /// The key and the counter, for [`Philox::new`].
+    #[inline]
+    pub fn position(&self) -> (u64, u128) {
+        (u64::from(self.key[0]) | u64::from(self.key[1]) << 32, self.counter)
+    }
+
     /// Skips this many counts.
     #[inline]
     pub fn skip(&mut self, counts: u64) {

@@ -4,8 +4,11 @@ use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
 
 use super::*;
 use crate::protocol::constants::Reference;
-use crate::protocol::inquiry::{Answer, VariableName};
-use crate::protocol::{Content, DeviceInfo, Hello, Incarnation, Reply, ToClient, ToMaster};
+use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
+use crate::protocol::{
+    Constants, Content, DeviceInfo, Hello, Incarnation, PieceId, Reply, RequestId, SessionId, ToClient, ToHost,
+    ToMaster, ToWorker,
+};
 
 /// The fields of a prefix, in their order.
 #[rustfmt::skip]
@@ -62,17 +65,18 @@ fn every_kind_of_frame_has_its_bytes() {
     let content = Content([9; 32]);
     let reference = Reference { piece: 2, node: 300, attr: "value".to_owned(), content };
     let constants = Constants { references: vec![reference], beside: vec![content] };
-    let register = ToWorker::Register { session, isolated: true, pieces: vec![], constants };
+    let register = ToWorker::Register { session, isolated: true, pieces: vec![], constants, guarded: false };
     #[rustfmt::skip]
     let header = [
         &[4, 0, 1, 1, 0][..],               // to a worker, variant 0: session, isolated, no pieces
         &[1, 2, 0xac, 2, 5], b"value",      // one reference: piece, node, attribute,
         &[9; 32],                           // content
         &[1], &[9; 32],                     // one content beside the message
+        &[0],                               // it is not guarded
         &[1, 2, 1, 2, 0],                   // one tensor: float32, shape [2], no strings
     ];
     let register = Envelope::new(register, vec![Tensor::vector(vec![1.5f32, -2.0])]);
-    check(tests::whole(&register), prefix(0, 85, 8), &header.concat(), &payload[..8]);
+    check(tests::whole(&register), prefix(0, 86, 8), &header.concat(), &payload[..8]);
 
     let ask = |inquiry| ToHost::Ask { id, inquiry }.into();
     // To a host, variant 0: id, and the inquiry, of which 0 has nothing more; no tensors.

@@ -15,6 +15,8 @@ pub enum Chore {
     Register,
     /// A turn of the device at that index.
     Turn(usize),
+    /// The clock of its master's guarded sessions ticks.
+    Tick,
 }
 
 impl Host {
@@ -88,12 +90,14 @@ impl ManualHost {
             let devices = worker.devices().into_iter().enumerate().filter(|(_, device)| device.has_work());
             chores.extend(devices.map(|(place, _)| Chore::Turn(place)));
         }
+        chores.extend(self.master.iter().filter(|master| master.has_guarded()).map(|_| Chore::Tick));
         chores
     }
 
     pub fn see_to(&self, chore: Chore) {
         match (chore, &self.master, &self.worker) {
             (Chore::Plan, Some(master), _) => master.planner().work_one(),
+            (Chore::Tick, Some(master), _) => master.tick(),
             (Chore::Register, _, Some(worker)) => {
                 self.registrations.iter().for_each(|registrations| worker.register_next(registrations));
             }

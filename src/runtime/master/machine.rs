@@ -5,31 +5,36 @@
 
 mod constants;
 mod feeds;
+mod guard;
 mod history;
+mod journal;
 mod plans;
+mod recovery;
+mod register;
 mod run;
 mod subject;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub(super) use self::constants::Stock;
+use self::guard::Guard;
 use self::history::History;
 pub(super) use self::history::Traced;
-use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Readiness, Standing, Unneeded, no_number};
+use self::plans::{MAX_NUMBERS, Plans, Prepared, Readiness, Standing, Unneeded};
 pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
 pub(super) use self::subject::Subject;
-use meshtf_graph::plan::{Mode, Picture, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
+use meshtf_graph::plan::{Picture, Piece, Plan, Signature};
 use meshtf_graph::{Addition, Graph};
+use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId};
-use meshtf_tensor::{PartialShape, Tensor};
 
 use super::MasterLimits;
-use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
+use crate::protocol::guard::GuardReport;
 use crate::protocol::look::MAX_DRAWN;
 use crate::protocol::runs::StepTimes;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
@@ -64,6 +69,12 @@ pub(super) enum SessionEvent<'a> {
     PeerLost { worker: &'a Peer, until: u64, peer: Peer, why: String },
     /// A peer is gone, and everything that waits for it fails.
     Down { peer: &'a Peer, failure: &'a Failure },
+    /// A worker reports on the guard of the session.
+    Guarded { worker: &'a Peer, report: GuardReport },
+    /// Time has passed: for a session that is guarded.
+    Tick { cluster: &'a Cluster },
+    /// The planning that followed a tick has been done.
+    Replanned { of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// A message of the session could not be sent.
     Unsent { to: &'a Peer, about: Subject, failure: &'a Failure },
     /// It ends: its client closed it or is gone, or another took its slot.
@@ -77,6 +88,8 @@ pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
     pub signature: Signature,
+    /// The request that it answers, if it comes from a tick.
+    pub request: Option<RequestId>,
     picture: Option<Arc<Picture>>,
 }
 
@@ -139,6 +152,9 @@ pub(super) struct Machine {
     tasks: HashMap<Task, Incarnation>,
     /// Every worker that pieces were sent to, whether or not it kept them.
     workers: BTreeSet<Peer>,
+    /// The time of the event that is processed.
+    now: Nanos,
+    guard: Option<Guard>,
 }
 
 /// The limits that each session has for itself, by their names.
@@ -164,7 +180,10 @@ impl Machine {
         limits: MasterLimits,
         now: Nanos,
     ) -> Self {
+        let guard = options.guard.map(|every| Guard::new(every.as_nanos().min(u128::from(Nanos::MAX)) as Nanos, now));
         Machine {
+            guard,
+            now,
             id,
             client,
             graph: Arc::new(graph),
@@ -190,6 +209,7 @@ impl Machine {
     /// Processes an event. The messages to send are left for [`Machine::take_outgoing`]; the planning that must come first is
     /// returned.
     pub fn handle(&mut self, event: SessionEvent<'_>, now: Nanos) -> Option<ToPlan> {
+        self.now = now;
         match event {
             SessionEvent::Run { request, ask, cluster } => {
                 self.used = now;
@@ -200,17 +220,28 @@ impl Machine {
                 self.feed(request, fed);
             }
             SessionEvent::Cancel { run } => {
-                self.cancel(run, &Failure::new(Code::Cancelled, "the client cancelled the step"))
+                let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
+                if !self.cancel_lost(run, &failure) {
+                    self.cancel(run, &failure);
+                }
             }
             SessionEvent::Prepare { request, signature, alone, cluster } => {
                 self.used = now;
                 return match alone {
+                    None if self.hold(request, &signature) => None,
                     None => self.prepare(request, signature, cluster),
                     Some(alone) => Some(self.to_plan(Of::Alone(Box::new(alone)), signature)),
                 };
             }
             SessionEvent::Planned { request, of, plan, cluster } => self.planned(request, of, plan, cluster),
             SessionEvent::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
+            SessionEvent::Guarded { worker, report } => self.guard_report(worker, report),
+            SessionEvent::Tick { cluster } => {
+                self.tick_guard(cluster);
+                self.restore_if_registered(cluster);
+                return self.tick_recovery(cluster);
+            }
+            SessionEvent::Replanned { of, plan, cluster } => return self.replanned(of, plan, cluster),
             SessionEvent::PartialFetch { piece, step, place, tensors } => {
                 self.partial_fetch(piece, step, place, tensors)
             }
@@ -249,6 +280,11 @@ impl Machine {
         !self.outbox.is_empty()
     }
 
+    /// Whether it is to be notified of time that passes.
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_some() && !self.is_over
+    }
+
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -277,7 +313,9 @@ impl Machine {
     /// Whether no request of it is under way.
     pub fn is_idle(&self) -> bool {
         let is_asked = |plan: &Prepared| matches!(plan.readiness, Readiness::Waiting { .. });
-        self.runs.is_empty() && !self.plans.iter().any(is_asked)
+        self.guard.as_ref().is_none_or(|guard| !guard.is_lost())
+            && self.runs.is_empty()
+            && !self.plans.iter().any(is_asked)
     }
 
     /// How much of each of the [`limits`] the session has used.
@@ -339,13 +377,13 @@ impl Machine {
     }
 
     fn to_plan(&self, of: Of, signature: Signature) -> ToPlan {
-        ToPlan { of, options: self.options.clone(), signature, picture: None }
+        ToPlan { of, options: self.options.clone(), signature, request: None, picture: None }
     }
 
     /// The plan is made; the request is answered when its pieces are registered, or now if there is none.
     fn planned(&mut self, request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) {
         let registered = match plan {
-            Ok(plan) => self.register(request, of, plan, cluster),
+            Ok(plan) => self.register(Some(request), of, plan, cluster).map(|_| ()),
             // If a device is missing because its task was lost, the graph is not at fault.
             Err(failure) => Err(self.lost_to(cluster).unwrap_or(failure)),
         };
@@ -360,117 +398,6 @@ impl Machine {
         for &request in requests {
             self.answer(request, Ok(Reply::Prepared { plan: number, summary: summary.clone() }));
         }
-    }
-
-    /// Numbers a fresh plan's pieces and sends them out.
-    ///
-    /// # Errors
-    /// Unavailable if a task is gone; ResourceExhausted if too many plans are in use. Nothing is sent then.
-    fn register(&mut self, request: RequestId, of: ToPlan, plan: Plan, cluster: &Cluster) -> Result<()> {
-        let graph = of.graph();
-        let signature = &of.signature;
-        let summary = plan.summary();
-        let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
-        let mut piece_fetches = HashMap::new();
-        let needed_feeds = match signature.mode {
-            Mode::Partial { .. } => needed_feeds(graph, signature)?,
-            Mode::Whole | Mode::Traced => Vec::new(),
-        };
-        let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
-        if plan.pieces.len() > (MAX_NUMBERS - self.next_piece) as usize {
-            return Err(no_number("pieces"));
-        }
-        let first_piece = self.next_piece;
-        let nodes = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
-        let meets = Arc::new(meets(&plan));
-        for piece in plan.pieces {
-            let task = piece.device.task.clone();
-            let member = cluster.member(&task).ok_or_else(|| {
-                Failure::new(Code::Unavailable, format!("task {task} is gone")).on_task(&task.to_string())
-            })?;
-            let known = *self.tasks.entry(task.clone()).or_insert(member.incarnation);
-            if known != member.incarnation && self.options.ends_with_its_tasks {
-                return Err(lost(&task));
-            }
-            let piece_id = PieceId { session: self.id, number: self.next_piece };
-            self.next_piece += 1;
-            piece_fetches.insert(piece_id, piece.fetches.clone());
-            for (place, &feed) in piece.feeds.iter().enumerate() {
-                feed_ways[feed as usize].push(FeedWay {
-                    worker: member.peer.clone(),
-                    device: piece.device.clone(),
-                    transfer: late_feed(place as u32),
-                });
-            }
-            let (part, pieces) = parts.entry(task.clone()).or_insert_with(|| {
-                let (worker, incarnation) = (member.peer.clone(), member.incarnation);
-                (Part { task, worker, incarnation, pieces: vec![], feeds: vec![], constants: vec![] }, Pieces::new())
-            });
-            part.pieces.push(piece_id);
-            part.feeds.extend(&piece.feeds);
-            pieces.push((piece_id, piece));
-        }
-        let workers: BTreeSet<Peer> = parts.values().map(|(part, _)| part.worker.clone()).collect();
-        let is_shared = matches!(of.of, Of::Session(_));
-        let mut requests = if is_shared { self.plans.take_requests(signature) } else { Vec::new() };
-        requests.push(request);
-        let readiness = match workers.is_empty() {
-            true => Readiness::Ready,
-            false => Readiness::Waiting { requests: requests.clone(), workers: workers.clone() },
-        };
-        let (mut parts, mut pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
-        let constants = match &of.of {
-            Of::Session(_) => &self.constants,
-            Of::Alone(alone) => &alone.constants,
-        };
-        let taken: Vec<TakenOut> = pieces.iter_mut().map(|pieces| constants.take_out(pieces)).collect();
-        for ((part, pieces), taken) in parts.iter_mut().zip(&pieces).zip(&taken) {
-            let used = taken.references.iter().map(|reference| (pieces[reference.piece as usize].0, reference.content));
-            part.constants = used.collect();
-        }
-        let parts = Arc::new(parts);
-        let prepared = Prepared {
-            parts: Arc::clone(&parts),
-            feed_types: plan.feed_types,
-            feed_shapes: signature.feeds.iter().map(|feed| stated_shape(graph, feed)).collect(),
-            signature: Arc::new(of.signature),
-            is_shared,
-            meets,
-            piece_fetches: Arc::new(piece_fetches),
-            feed_ways,
-            needed_feeds,
-            summary,
-            picture: of.picture,
-            pieces: first_piece..self.next_piece,
-            nodes,
-            readiness,
-            runs: 0,
-            steps: 0,
-            used: 0,
-            is_replaced: false,
-        };
-        let (number, unneeded) = match self.plans.keep(prepared) {
-            Ok(kept) => kept,
-            Err(failure) => {
-                requests.pop();
-                requests.iter().for_each(|&request| self.answer(request, Err(failure.clone())));
-                return Err(failure);
-            }
-        };
-        // A worker that is not up holds nothing of it any more.
-        self.workers.retain(|worker| cluster.members().any(|member| member.peer == *worker));
-        self.workers.extend(workers);
-        self.forget(unneeded);
-        if pieces.is_empty() {
-            self.prepared(&requests, number);
-        }
-        for ((part, pieces), taken) in parts.iter().zip(pieces).zip(taken) {
-            let (constants, tensors) = self.constants.beside(taken, &part.worker);
-            let (session, isolated) = (self.id, self.options.isolated);
-            let message = ToWorker::Register { session, isolated, pieces, constants };
-            self.send(part.worker.clone(), Envelope::new(message, tensors));
-        }
-        Ok(())
     }
 
     /// A worker has compiled its pieces of a plan, or refused them.
@@ -490,6 +417,7 @@ impl Machine {
             let requests = std::mem::take(requests);
             plan.readiness = Readiness::Ready;
             self.prepared(&requests, number);
+            self.plan_settled(number, Ok(()));
         }
     }
 
@@ -503,6 +431,7 @@ impl Machine {
         }
         let unneeded = self.plans.replace(number);
         self.forget(unneeded);
+        self.plan_settled(number, Err(failure));
     }
 
     /// The failure of a session that ends with its tasks, if one of them is not up.
@@ -515,13 +444,14 @@ impl Machine {
     fn unsent(&mut self, to: &Peer, about: Subject, failure: &Failure) {
         let is_gone = failure.code == Code::Unavailable;
         match about {
-            Subject::Pieces(_) | Subject::Step(_) if is_gone => self.lose(to, failure),
+            Subject::Pieces(_) | Subject::Step(_) | Subject::Guard if is_gone => self.lose(to, failure),
             Subject::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
             Subject::Step(number) => self.unsent_step(number, failure),
             // The peer is gone; its sessions end, and it has released everything.
             _ if is_gone => {}
             Subject::Answer(id) => self.answer(id, Err(failure.clone())),
             Subject::Fetch(id) => self.cancel(id, failure),
+            Subject::Guard => self.abandon(&failure.message),
             Subject::Nothing => {}
         }
     }
@@ -529,8 +459,10 @@ impl Machine {
     /// `peer` is gone, and everything that waits for it fails.
     fn lose(&mut self, peer: &Peer, failure: &Failure) {
         self.constants.lost(peer);
-        for run in self.runs.needing(peer) {
-            self.fail_run(run, failure);
+        if !self.guards_against(peer, failure) {
+            for run in self.runs.needing(peer) {
+                self.fail_run(run, failure);
+            }
         }
         for number in self.plans.with(peer) {
             let Some(plan) = self.plans.get(number) else { continue };
@@ -552,6 +484,10 @@ impl Machine {
             self.send(worker, ToWorker::Release { session: self.id });
         }
         let mut open = self.runs.clear();
+        if let Some(guard) = self.guard.take() {
+            open.extend(guard.journal.open().map(|one| one.request));
+            open.extend(guard.held.iter().map(|(request, _)| *request));
+        }
         for plan in self.plans.iter() {
             if let Readiness::Waiting { requests, .. } = &plan.readiness {
                 open.extend(requests);
@@ -560,27 +496,11 @@ impl Machine {
         self.happened.push(Event::SessionEnded { session: self.id, why: failure.message.clone() });
         self.plans.clear();
         open.sort_unstable();
+        open.dedup();
         for request in open {
             self.answer(request, Err(failure.clone()));
         }
     }
-}
-
-/// The tasks of which the first sends values to the second.
-fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
-    let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
-    let between = sends.filter_map(|(from, op)| match op {
-        PieceOp::Send { to, .. } if to.task != *from => Some((from.clone(), to.task.clone())),
-        _ => None,
-    });
-    between.collect()
-}
-
-/// The shape that a placeholder states for its feed; unknown for every other tensor.
-fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
-    let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
-    let node = graph.node(output.node);
-    node.attrs.shape("shape").ok().filter(|_| node.op.is_fed).cloned().unwrap_or_default()
 }
 
 /// The failure of a session that ends with its tasks once one of them is held by another process.

@@ -159,6 +159,7 @@ impl Net {
             Chore::Plan => "plan",
             Chore::Register => "register",
             Chore::Turn(_) => "turn",
+            Chore::Tick => "tick",
         });
         host.see_to(chore);
         CHORE.set("");

@@ -6,12 +6,12 @@ use super::*;
 
 /// The queued registrations: those that were taken from the channel, and the channel.
 pub struct Registrations {
-    taken: Mutex<VecDeque<RegisterWork>>,
-    channel: Mutex<Receiver<RegisterWork>>,
+    taken: Mutex<VecDeque<Work>>,
+    channel: Mutex<Receiver<Work>>,
 }
 
 impl Registrations {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<RegisterWork>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Work>> {
         let mut taken = lock(&self.taken);
         taken.extend(lock(&self.channel).try_iter());
         taken
@@ -34,7 +34,7 @@ impl Worker {
     pub fn register_next(&self, registrations: &Registrations) {
         let next = registrations.waiting().pop_front();
         if let Some(registration) = next {
-            self.state.register(registration);
+            self.state.work(registration);
         }
     }
 
@@ -48,7 +48,11 @@ impl Worker {
         let constants: usize = self.state.sessions().values().map(|session| session.constants.len()).sum();
         let sessions = self.state.sessions().len();
         let devices: Vec<_> = self.state.all_devices().iter().map(|device| device.holds()).collect();
-        let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == meshtf_exec::Holds::default());
-        (!is_idle).then(|| format!("{sessions} sessions as a worker with {constants} constants, {devices:?}"))
+        let guarded = lock(&self.state.guards).len();
+        let is_idle =
+            sessions == 0 && guarded == 0 && devices.iter().all(|holds| *holds == meshtf_exec::Holds::default());
+        (!is_idle).then(|| {
+            format!("{sessions} sessions as a worker with {constants} constants, copies of {guarded}, {devices:?}")
+        })
     }
 }

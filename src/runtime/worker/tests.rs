@@ -90,7 +90,7 @@ fn id(session: u64, number: u32) -> PieceId {
 }
 
 fn register(session: SessionId, pieces: Vec<(PieceId, Piece)>) -> ToWorker {
-    ToWorker::Register { session, isolated: false, pieces, constants: Constants::default() }
+    ToWorker::Register { session, isolated: false, pieces, constants: Constants::default(), guarded: false }
 }
 
 impl Bench {

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use meshtf_engine::Value;
+use meshtf_kernels::Position;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
 
 use super::super::resource::{ResourceKey, Saved, Variable};
 use super::Device;
@@ -55,6 +57,18 @@ impl Device {
             Some(Ok(variable)) => variable.keep_in(&*self.place.engine),
             _ => Ok(()),
         }
+    }
+
+    /// The positions of a session's nodes in their random numbers; none if it has no piece here.
+    pub fn random_positions(&self, session: SessionId) -> Vec<(String, Position)> {
+        let generators = lock(&self.place.generators).get(&session).cloned();
+        generators.map(|generators| generators.positions()).unwrap_or_default()
+    }
+
+    /// Sets positions of a session's nodes in their random numbers.
+    pub fn set_random_positions(&self, session: SessionId, positions: Vec<(String, Position)>) {
+        let generators = lock(&self.place.generators).entry(session).or_default().clone();
+        generators.set_positions(positions);
     }
 
     fn variable(&self, container: &str, name: &str) -> Result<Arc<Variable>> {

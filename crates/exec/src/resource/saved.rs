@@ -189,7 +189,7 @@ impl Resources {
     }
 }
 
-fn saved(key: &ResourceKey, resource: &dyn Resource) -> Result<Saved> {
+pub(super) fn saved(key: &ResourceKey, resource: &dyn Resource) -> Result<Saved> {
     let named = |failure: Failure| {
         let message = format!("{} '{}' cannot be saved: {}", resource.kind(), key.name, failure.message);
         Failure { message, ..failure }

@@ -90,6 +90,7 @@ impl<R: Resource> Named<R> {
             container: container.to_owned(),
             name: name.to_owned(),
         };
+        site.resources.names(site.session, &key);
         Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
     }
 
@@ -112,6 +113,7 @@ impl<R: Resource> Named<R> {
         let by_node = says("use_node_name_sharing") && node.attrs.bool("use_node_name_sharing")?;
         if !is_named && !by_node {
             named.key.session = Some(site.session);
+            site.resources.names(site.session, &named.key);
         }
         Ok(named)
     }

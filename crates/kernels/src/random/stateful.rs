@@ -107,6 +107,9 @@ impl Dice {
     }
 }
 
+/// A position in a sequence of random numbers: its key and its counter.
+pub type Position = (u64, u128);
+
 /// The generators of one session's nodes on one device, by node name. A node has one generator for all plans, so that an
 /// evaluation of a model between two training steps continues the sequence.
 #[derive(Default)]
@@ -125,6 +128,27 @@ impl Generators {
         let generator = Generator(Arc::new(Mutex::new(start(node)?)));
         generators.insert(node.name.to_owned(), generator.clone());
         Ok(generator)
+    }
+
+    /// Each node's position in its random numbers, by name and in the order of the names. Not among them are the counts that
+    /// nodes keep of the classes that they have seen.
+    pub fn positions(&self) -> Vec<(String, Position)> {
+        let generators = lock(&self.positions);
+        let mut all: Vec<_> = generators.iter().map(|(name, one)| (name.clone(), lock(&one.0).position())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Sets the positions of nodes, compiled already or not.
+    pub fn set_positions(&self, positions: Vec<(String, Position)>) {
+        let mut generators = lock(&self.positions);
+        for (name, (key, counter)) in positions {
+            let philox = Philox::new(key, counter);
+            match generators.get(&name) {
+                Some(known) => *lock(&known.0) = philox,
+                None => drop(generators.insert(name, Generator(Arc::new(Mutex::new(philox))))),
+            }
+        }
     }
 
     /// Reserves, in each step, the next numbers of the node: as many counts as it is called with.

@@ -49,7 +49,7 @@ pub fn run(graph: &Graph, feeds: &[(String, Tensor)], fetches: &[String]) -> Res
     let [piece] = &plan.pieces[..] else { return Err(Failure::invalid(format!("{} pieces", plan.pieces.len()))) };
     let id = PieceId { session: SessionId(7), number: 1 };
     device.register(id, piece.clone())?;
-    device.start(id, 1, 1, piece.feeds.iter().map(|&i| feeds[i as usize].1.clone()).collect());
+    device.start(id, 1, 1, false, piece.feeds.iter().map(|&i| feeds[i as usize].1.clone()).collect());
     let got = events.recv_timeout(PATIENCE).map_err(|_| Failure::invalid("the step does not end"))??;
     let mut values: Vec<Option<Tensor>> = vec![None; fetches.len()];
     for (&place, value) in piece.fetches.iter().zip(got) {

@@ -180,6 +180,32 @@ impl Plans {
         }
     }
 
+    /// The state of a signature's plan on this cluster, without a request for it.
+    pub fn standing(&self, signature: &Signature, cluster: &Cluster) -> Standing {
+        let Some(&number) = self.by_signature.get(signature) else { return Standing::Nothing };
+        match self.plans.get(&number) {
+            Some(plan) if plan.missed(cluster).is_some() => Standing::Nothing,
+            Some(Prepared { readiness: Readiness::Ready, .. }) => Standing::Ready(number),
+            Some(_) => Standing::Asked,
+            None => Standing::Nothing,
+        }
+    }
+
+    /// The number of a signature's plan that can run.
+    pub fn ready(&self, signature: &Signature) -> Option<u32> {
+        self.by_signature.get(signature).copied().filter(|&number| self.is_ready(number))
+    }
+
+    /// Whether the pieces of a plan are registered.
+    pub fn is_ready(&self, number: u32) -> bool {
+        self.plans.get(&number).is_some_and(|plan| matches!(plan.readiness, Readiness::Ready))
+    }
+
+    /// The numbers of the plans for which the condition holds.
+    pub fn numbers(&self, holds: impl Fn(&Prepared) -> bool) -> impl Iterator<Item = u32> {
+        self.plans.iter().filter(move |(_, plan)| holds(plan)).map(|(&number, _)| number)
+    }
+
     /// The plan of that number, which is about to run.
     ///
     /// # Errors

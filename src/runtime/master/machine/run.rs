@@ -1,5 +1,7 @@
 //! Steps under way: one `Run` of a client with the number of steps that it requested, the workers a window ahead.
 
+mod again;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 use smallvec::SmallVec;
 
 use super::feeds::{self, Feeds};
+use super::guard::Guard;
 use super::history::History;
 use super::plans::{FeedWay, Part, Prepared, gone};
 use super::{Machine, Nanos, Sends, lost};
@@ -55,7 +58,7 @@ pub(super) struct Runs {
 }
 
 /// A client's run under way.
-struct ClientRun {
+pub(super) struct ClientRun {
     request: RequestId,
     plan: u32,
     signature: Arc<Signature>,
@@ -74,6 +77,14 @@ struct ClientRun {
     told: Option<Nanos>,
     /// When its last step was done, or when it began.
     last_done: Nanos,
+    /// Steps of the client's run that were done before this first one: it began again after a loss.
+    before: u64,
+    /// The last step, as the client counts, whose values the client has.
+    delivered: u64,
+    /// Its steps were done before, and its client has the answer: only their effects are of interest.
+    is_silent: bool,
+    /// The number in the journal under which it began again, or waits to begin, while a lost state is computed again.
+    again: Option<u64>,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
     next: u64,
@@ -106,6 +117,11 @@ impl Runs {
         (step < run.next).then_some(first)
     }
 
+    /// Whether a request has a run.
+    pub fn has(&self, request: RequestId) -> bool {
+        self.by_request.contains_key(&request)
+    }
+
     /// The first steps of the runs that a worker takes part in.
     pub fn needing(&self, worker: &Peer) -> Vec<u64> {
         let needs = |run: &ClientRun| run.parts.iter().any(|part| part.worker == *worker);
@@ -114,21 +130,22 @@ impl Runs {
 
     fn remove(&mut self, first: u64) -> Option<ClientRun> {
         let run = self.runs.remove(&first)?;
-        self.by_request.remove(&run.request);
+        if !run.is_silent {
+            self.by_request.remove(&run.request);
+        }
         Some(run)
     }
 
     /// Forgets all runs; returns the requests that they would have answered.
     pub fn clear(&mut self) -> Vec<RequestId> {
-        self.by_request.clear();
-        std::mem::take(&mut self.runs).into_values().map(|run| run.request).collect()
+        self.take_all().into_iter().filter(|run| !run.is_silent).map(|run| run.request).collect()
     }
 }
 
 impl ClientRun {
     /// Opens the window as far as possible.
-    fn advance(&mut self, out: &mut Sends) {
-        let most = self.end.min(self.first_open() + WINDOW).saturating_sub(self.next);
+    fn advance(&mut self, window: u64, out: &mut Sends) {
+        let most = self.end.min(self.first_open() + window).saturating_sub(self.next);
         let open = self.open.len();
         let behind = self.feeds.ready(most, open, self.ahead);
         let target = self.next + behind;
@@ -223,7 +240,7 @@ impl ClientRun {
     /// Notes which steps are done, and which began after that: each the first, on the session's count, and how many.
     fn tell_steps(&self, session: SessionId, done: (u64, u64), begun: (u64, u64), happened: &mut Vec<Event>) {
         // The client counts the steps of its run.
-        let of_run = |step: u64| step - self.first + 1;
+        let of_run = |step: u64| step - self.first + 1 + self.before;
         let run = self.request;
         if done.1 > 0 {
             happened.push(Event::StepsDone { session, run, first: of_run(done.0), count: done.1 });
@@ -238,7 +255,7 @@ impl ClientRun {
     }
 
     /// Makes the workers give up every open step.
-    fn abort(&self, session: SessionId, failure: &Failure, out: &mut Sends) {
+    pub fn abort(&self, session: SessionId, failure: &Failure, out: &mut Sends) {
         for number in self.first_open()..self.next {
             let step = StepId { session, number };
             for part in self.parts.iter() {
@@ -253,7 +270,7 @@ impl ClientRun {
         client: &Peer,
         (piece, number): (PieceId, u64),
         tensors: Vec<Tensor>,
-        now: Nanos,
+        (now, may_start): (Nanos, bool),
         seen: &mut History,
         out: &mut Sends,
     ) -> bool {
@@ -276,24 +293,30 @@ impl ClientRun {
             self.ahead -= step.fed;
             seen.add(number, &self.signature.fetches, &step.fetched, &step.traces);
             let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
-            let so_far = number - self.first + 1;
+            let so_far = number - self.first + 1 + self.before;
             if number + 1 == self.end {
+                if self.is_silent {
+                    return true;
+                }
                 let message = ToClient::Reply { id: self.request, result: Ok(Reply::Ran { steps: so_far }) };
                 out.push((client.clone(), Envelope::new(message, tensors)));
                 return true;
             }
-            if self.every > 0 && so_far.is_multiple_of(self.every) {
+            if self.every > 0 && so_far.is_multiple_of(self.every) && so_far > self.delivered && !self.is_silent {
+                self.delivered = so_far;
                 let message = ToClient::Fetched { id: self.request, step: so_far };
                 out.push((client.clone(), Envelope::new(message, tensors)));
             }
         }
         if self.told.is_some_and(|told| now.saturating_sub(told) >= TELLS) {
-            let steps = self.first_open() - self.first;
+            let steps = self.done_so_far();
             let fetched = seen.last_of(&self.signature.fetches);
             out.push((client.clone(), ToClient::Progress { id: self.request, steps, fetched }.into()));
             self.told = Some(now);
         }
-        self.advance(out);
+        if may_start {
+            self.advance(WINDOW, out);
+        }
         false
     }
 }
@@ -313,10 +336,12 @@ impl Machine {
             let why = format!("{MAX_RUNS} runs of this session are under way already");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        if self.runs.by_request.contains_key(&request) {
+        let is_logged = |guard: &mut Guard| guard.journal.active(request).is_some();
+        if self.runs.has(request) || self.guard.as_mut().is_some_and(is_logged) {
             return Err(Failure::new(Code::AlreadyExists, format!("request {request} is under way already")));
         }
         let plan = self.plans.used(ask.plan)?;
+        let is_guarded = self.guard.is_some() && plan.is_shared && !plan.signature.mode.is_partial();
         if let Some(task) = plan.missed(cluster) {
             if self.options.ends_with_its_tasks {
                 return Err(lost(task));
@@ -339,6 +364,11 @@ impl Machine {
         let end = first
             .checked_add(ask.steps)
             .ok_or_else(|| Failure::invalid("the session cannot run that many more steps"))?;
+        let feeds = Feeds::of(std::mem::take(&mut ask.feeds), plan.signature.feeds.len(), ask.steps);
+        if let Some(guard) = &mut self.guard {
+            let has_room = guard.journal.begin(request, &plan.signature, &feeds, ask.steps, (ask.every, ask.watched));
+            guard.begins(is_guarded, has_room, self.now);
+        }
         let mut run = ClientRun {
             request,
             plan: ask.plan,
@@ -347,11 +377,15 @@ impl Machine {
             parts: Arc::clone(&plan.parts),
             meets: Arc::clone(&plan.meets),
             piece_fetches: Arc::clone(&plan.piece_fetches),
-            feeds: Feeds::of(std::mem::take(&mut ask.feeds), plan.signature.feeds.len(), ask.steps),
+            feeds,
             ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),
             last_done: now,
+            before: 0,
+            delivered: 0,
+            is_silent: false,
+            again: None,
             first,
             next: first,
             end,
@@ -359,12 +393,16 @@ impl Machine {
         };
         plan.runs += 1;
         self.runs.steps = end - 1;
-        run.advance(&mut self.outbox);
-        if self.tells_steps {
-            run.tell_steps(self.id, (first, 0), (first, run.next - first), &mut self.happened);
+        if self.guard.is_none() {
+            run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
         }
         self.runs.by_request.insert(request, first);
         self.runs.runs.insert(first, run);
+        if self.guard.is_some() {
+            self.guard_run(ask.plan, cluster);
+            self.replay();
+            self.resume();
+        }
         Ok(())
     }
 
@@ -378,6 +416,12 @@ impl Machine {
     /// Gives up the run of that first step and answers the client.
     pub(super) fn fail_run(&mut self, first: u64, failure: &Failure) {
         let Some(run) = self.runs.remove(first) else { return };
+        if run.is_silent {
+            run.abort(self.id, failure, &mut self.outbox);
+            let unneeded = self.plans.run_over(run.plan);
+            self.forget(unneeded);
+            return self.give_up_recovery(failure);
+        }
         self.tell_limit(failure);
         let (session, why) = (self.id, failure.to_string());
         self.happened.push(Event::RunFailed { session, run: run.request, code: failure.code, why });
@@ -385,6 +429,8 @@ impl Machine {
         self.answer(run.request, Err(failure.clone()));
         let unneeded = self.plans.run_over(run.plan);
         self.forget(unneeded);
+        self.guard_run_over(run.request, Some(failure));
+        self.drained();
     }
 
     /// Gives a partial run some of its feeds.
@@ -424,9 +470,11 @@ impl Machine {
     pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
+        let may_start = self.guard.as_ref().is_none_or(|guard| guard.lets(run.plan, run.is_replayed()));
         self.seen.piece_done(piece, step, now);
         let (done_before, begun_before) = (run.first_open(), run.next);
-        let is_over = run.done(&self.client, (piece, step), tensors, now, &mut self.seen, &mut self.outbox);
+        let is_over =
+            run.done(&self.client, (piece, step), tensors, (now, may_start), &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
         if done > 0 {
@@ -439,12 +487,27 @@ impl Machine {
         if self.tells_steps {
             run.tell_steps(self.id, (done_before, done), (begun_before, begun), &mut self.happened);
         }
+        let (plan, request, is_silent, again) = (run.plan, run.request, run.is_silent, run.again);
+        if let Some(guard) = self.guard.as_mut().filter(|_| done > 0 && !is_silent)
+            && let Some(logged) = guard.journal.active(request)
+        {
+            logged.done = run.done_so_far();
+            logged.delivered = run.delivered;
+        }
         if is_over {
-            let plan = run.plan;
-            self.runs.remove(first);
+            self.runs.runs.remove(&first);
+            if !is_silent {
+                self.runs.by_request.remove(&request);
+            }
             let unneeded = self.plans.run_over(plan);
             self.forget(unneeded);
+            match (is_silent, again, &mut self.guard) {
+                (true, Some(number), Some(guard)) => guard.journal.is_done_again(number),
+                _ => self.guard_run_over(request, None),
+            }
+            self.replay();
         }
+        self.drained();
     }
 
     /// A worker lost its link with `peer` while steps up to `until` were requested: those that need it would wait forever.
@@ -455,13 +518,20 @@ impl Machine {
             .collect();
         for (first, failure) in stuck {
             let message = format!("{}: {why}", failure.message);
-            self.fail_run(first, &Failure { message, ..failure });
+            self.fail_or_go_back(first, &Failure { message, ..failure });
         }
     }
 
     /// A message that a worker needs for a step could not be sent.
     pub(super) fn unsent_step(&mut self, step: u64, failure: &Failure) {
         if let Some(first) = self.runs.holding(step) {
+            self.fail_or_go_back(first, failure);
+        }
+    }
+
+    /// A run fails, unless a task is lost and the session goes back to its newest cut.
+    fn fail_or_go_back(&mut self, first: u64, failure: &Failure) {
+        if !self.guards_against_failure(failure) {
             self.fail_run(first, failure);
         }
     }
@@ -470,7 +540,8 @@ impl Machine {
     pub(super) fn failed(&mut self, step: u64, failure: Failure) {
         let Some(first) = self.runs.holding(step) else { return };
         // The device counts the session's steps, the client those of its run.
-        self.fail_run(first, &Failure { stage: Stage::InStep(step - first + 1), ..failure });
+        let before = self.runs.runs.get(&first).map_or(0, |run| run.before);
+        self.fail_or_go_back(first, &Failure { stage: Stage::InStep(step - first + 1 + before), ..failure });
     }
 }
 

@@ -14,6 +14,8 @@ pub(in super::super) enum Subject {
     Answer(RequestId),
     /// A report of a run to its client while it is under way.
     Fetch(RequestId),
+    /// A message about the guard of the session.
+    Guard,
     /// A message that nothing waits for.
     Nothing,
 }
@@ -25,6 +27,7 @@ impl Subject {
                 ToWorker::Register { pieces, .. } => Subject::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
                 ToWorker::Start { first, .. } => Subject::Step(*first),
                 ToWorker::Push { step, .. } => Subject::Step(step.number),
+                ToWorker::Guard(_) => Subject::Guard,
                 ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }
@@ -34,7 +37,9 @@ impl Subject {
             Message::ToClient(message) => match message {
                 ToClient::Reply { id, result: Ok(_) } => Subject::Answer(*id),
                 ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => Subject::Fetch(*id),
-                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => Subject::Nothing,
+                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } | ToClient::Guard { .. } => {
+                    Subject::Nothing
+                }
             },
             // A master sends nothing else.
             Message::ToMaster(_)

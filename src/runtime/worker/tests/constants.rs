@@ -31,7 +31,7 @@ impl Bench {
         let taken = TakenOut::of(&mut nodes_of(&mut pieces), |_, _, _| Some(TABLE));
         assert_eq!(taken.references.len(), 1);
         let (constants, tensors) = taken.without(|_| !with_table);
-        let message = ToWorker::Register { session: id.session, isolated: false, pieces, constants };
+        let message = ToWorker::Register { session: id.session, isolated: false, pieces, constants, guarded: false };
         self.worker.deliver(&Peer::new(MASTER), message, tensors);
         self.registered().2
     }
@@ -95,7 +95,8 @@ fn a_registration_that_fails_leaves_no_constant() {
     // Fewer tensors than the message announces.
     let constants = Constants { references: vec![], beside: vec![TABLE] };
     let pieces = vec![(id(1, 3), piece)];
-    bench.tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces, constants });
+    bench
+        .tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces, constants, guarded: false });
     assert_eq!(bench.registered().2.unwrap_err().code, Code::InvalidArgument);
     bench.tell(MASTER, ToWorker::Release { session: SessionId(1) });
     assert_eq!(bench.worker.holds(), None);

@@ -1,0 +1,157 @@
+//! The resources of guarded sessions: a guarded session has a copy of its state kept elsewhere, so the table remembers which
+//! resources its pieces name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use meshtf_tensor::failure::{Code, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+
+use super::saved::saved;
+use super::{Dummy, Resource, ResourceKey, Resources, Saved};
+
+/// A resource whose state cannot be saved, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsaved {
+    /// The resource.
+    pub key: ResourceKey,
+    /// Why, as a sentence that names it.
+    pub why: String,
+}
+
+impl Resources {
+    /// Remembers from now on which resources the pieces of a session name, until the session is released. To be called before
+    /// it registers a piece.
+    pub fn guard(&self, session: SessionId) {
+        lock(&self.table).guarded.entry(session).or_default();
+    }
+
+    /// A piece of the session names a resource.
+    pub(in super::super) fn names(&self, session: SessionId, key: &ResourceKey) {
+        if let Some(named) = lock(&self.table).guarded.get_mut(&session)
+            && !named.contains(key)
+        {
+            named.insert(key.clone());
+        }
+    }
+
+    /// The state of the resources that the pieces of a guarded session name, and the resources that cannot be saved. One whose
+    /// version is that of its state in `before` is not saved again. Waits for the ops that work on them.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there is no memory; the failure of a device whose memory holds one.
+    pub fn save_guarded(
+        &self,
+        session: SessionId,
+        before: &BTreeMap<ResourceKey, Arc<Saved>>,
+    ) -> Result<(BTreeMap<ResourceKey, Arc<Saved>>, Vec<Unsaved>)> {
+        let (mut all, mut unsaved) = (BTreeMap::new(), Vec::new());
+        for (key, resource) in self.guarded(session) {
+            let known = before.get(&key).filter(|known| resource.version() == Some(known.version));
+            if let Some(known) = known {
+                all.insert(key, Arc::clone(known));
+                continue;
+            }
+            match saved(&key, &*resource) {
+                Ok(state) => {
+                    all.insert(key, Arc::new(state));
+                }
+                Err(failure) if failure.code == Code::FailedPrecondition => {
+                    unsaved.push(Unsaved { key, why: failure.message });
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok((all, unsaved))
+    }
+
+    /// Those of a guarded session's resources that exist and have a state.
+    fn guarded(&self, session: SessionId) -> Vec<(ResourceKey, Arc<dyn Resource>)> {
+        let table = lock(&self.table);
+        let named = table.guarded.get(&session).into_iter().flatten();
+        let existing = named.filter_map(|key| Some((key.clone(), Arc::clone(&table.resources.get(key)?.0))));
+        existing.filter(|(_, resource)| !resource.is::<Dummy>()).collect()
+    }
+
+    /// Forgets those of a guarded session's resources that `keeps` does not admit: they were made after its state was saved.
+    pub fn drop_guarded(&self, session: SessionId, keeps: impl Fn(&ResourceKey) -> bool) {
+        let mut table = lock(&self.table);
+        let gone: Vec<ResourceKey> =
+            table.guarded.get(&session).into_iter().flatten().filter(|key| !keeps(key)).cloned().collect();
+        let mut is_changed = false;
+        for key in gone {
+            is_changed |= table.resources.remove(&key).is_some();
+        }
+        drop(table);
+        if is_changed {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_tensor::device::DeviceKind;
+    use meshtf_tensor::failure::Failure;
+    use meshtf_tensor::{DType, PartialShape, Tensor};
+
+    use super::super::{SessionTensors, Variable};
+    use super::*;
+    use meshtf_engine::Value;
+
+    fn key(name: &str) -> ResourceKey {
+        ResourceKey { container: "c".into(), name: name.into(), session: None, device: (DeviceKind::Cpu, 0) }
+    }
+
+    fn variable(resources: &Resources, session: SessionId, name: &str, value: f32) -> Arc<Variable> {
+        let make = || {
+            let made: Arc<dyn Resource> = Arc::new(Variable::new(name.into(), DType::F32, PartialShape::UNKNOWN));
+            Ok(made)
+        };
+        let made = resources.find_or_make(&key(name), session, make).and_then(|made| made.typed::<Variable>()).unwrap();
+        made.hold().set(Value::Host(Tensor::scalar(value)));
+        made
+    }
+
+    fn value(resources: &Resources, name: &str) -> Option<f32> {
+        let found = resources.find(&key(name))?.typed::<Variable>().unwrap();
+        found.read().unwrap().into_host().unwrap().item().ok()
+    }
+
+    #[test]
+    fn the_state_of_a_guarded_session_is_what_its_pieces_name() -> Result<(), Failure> {
+        let (resources, own, other) = (Resources::new(), SessionId(1), SessionId(2));
+        let before = variable(&resources, other, "shared", 1.0);
+        variable(&resources, other, "others", 5.0);
+        resources.guard(own);
+        // It names a variable of another session, one that does not exist yet, and a thing that cannot be saved.
+        resources.names(own, &key("shared"));
+        resources.names(own, &key("late"));
+        resources.find_or_make(&key("tensors"), own, || Ok(Arc::new(SessionTensors::default())))?;
+        let (first, unsaved) = resources.save_guarded(own, &BTreeMap::new())?;
+        assert_eq!(first.keys().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["shared"]);
+        assert_eq!(unsaved.iter().map(|one| one.key.name.as_str()).collect::<Vec<_>>(), ["tensors"]);
+
+        // Only changed states are taken anew.
+        variable(&resources, own, "late", 2.0);
+        let (second, _) = resources.save_guarded(own, &first)?;
+        assert!(Arc::ptr_eq(&first[&key("shared")], &second[&key("shared")]));
+        assert_eq!(second.len(), 2);
+        before.hold().set(Value::Host(Tensor::scalar(9f32)));
+        let (third, _) = resources.save_guarded(own, &second)?;
+        assert!(!Arc::ptr_eq(&second[&key("shared")], &third[&key("shared")]));
+
+        // Back to the first state: a resource that was made later is gone, and others are untouched.
+        resources.drop_guarded(own, |key| first.contains_key(key));
+        for (key, saved) in &first {
+            resources.load(key, own, saved)?;
+        }
+        assert_eq!((value(&resources, "shared"), value(&resources, "late")), (Some(1.0), None));
+        assert_eq!(value(&resources, "others"), Some(5.0));
+        resources.release(own);
+        assert!(resources.save_guarded(own, &BTreeMap::new())?.0.is_empty());
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! The messages of guarded sessions: consistent copies of a session's state (*cuts*), kept in the memory of other tasks, from
+//! which the session continues when a task is lost.
+//!
+//! Pure data. A cut is taken between two steps, on all tasks that the session uses at once. The task that keeps another's part
+//! of it is that task's *buddy*. Parts go from task to task, never through the master or the client.
+
+use std::fmt;
+
+use meshtf_tensor::device::{DeviceKind, Task};
+use meshtf_tensor::failure::Failure;
+use serde::{Deserialize, Serialize};
+
+use super::{Message, Peer, SessionId, ToWorker};
+
+/// The number of a cut of a session, from 1.
+pub type Cut = u64;
+
+/// The messages to a worker about the guard of a session. All but the last two come from the session's master.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// The doc of a message leaves out fields that their names and types explain.
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub enum ToGuard {
+    /// Take the parts of cuts that these peers send from now on, and none that others send. Answered by
+    /// [`GuardReport::Ready`]. `ask` numbers what the master asks for, so that a late answer is not taken for that of a later
+    /// question.
+    Serve { session: SessionId, ask: u64, of: Vec<Peer> },
+    /// No step is under way: take a copy of the session's state here, and send it to the buddy by [`ToGuard::Keep`]. If `base`
+    /// is a cut that both still have, what has not changed since is not sent. Answered by [`GuardReport::Copied`] as soon as
+    /// the steps may continue, and later by the buddy's [`GuardReport::Kept`].
+    Copy { session: SessionId, cut: Cut, base: Option<Cut>, buddy: Peer },
+    /// All parts of this cut are kept: forget earlier ones.
+    Complete { session: SessionId, cut: Cut },
+    /// Put the session's state here back to that of the cut: the copy that was taken here, or the one that this peer will send
+    /// by [`ToGuard::Load`]. Answered by [`GuardReport::Restored`], in the second case first by [`GuardReport::Ready`].
+    Restore { session: SessionId, ask: u64, cut: Cut, from: Option<Peer> },
+    /// Send the part of the cut that `of` had sent to the peer that holds its task now.
+    GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
+    /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
+    /// as in `base`, first its form, as bytes, and then its tensors.
+    Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
+    /// From a buddy to the new holder of a task: as [`ToGuard::Keep`].
+    Load { session: SessionId, ask: u64, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
+}
+
+impl From<ToGuard> for ToWorker {
+    fn from(message: ToGuard) -> Self {
+        ToWorker::Guard(message)
+    }
+}
+
+impl From<ToGuard> for Message {
+    fn from(message: ToGuard) -> Self {
+        ToWorker::Guard(message).into()
+    }
+}
+
+impl ToGuard {
+    /// This message without the resources: enough to answer that it could not be taken.
+    #[must_use]
+    pub fn about(&self) -> ToGuard {
+        let resources = Vec::new();
+        match *self {
+            ToGuard::Keep { session, cut, base, chunk, chunks, .. } => {
+                ToGuard::Keep { session, cut, base, chunk, chunks, resources }
+            }
+            ToGuard::Load { session, ask, cut, chunk, chunks, .. } => {
+                ToGuard::Load { session, ask, cut, chunk, chunks, resources }
+            }
+            ref other => other.clone(),
+        }
+    }
+
+    /// The session that is guarded.
+    pub fn session(&self) -> SessionId {
+        match self {
+            ToGuard::Serve { session, .. }
+            | ToGuard::Copy { session, .. }
+            | ToGuard::Complete { session, .. }
+            | ToGuard::Restore { session, .. }
+            | ToGuard::GiveBack { session, .. }
+            | ToGuard::Keep { session, .. }
+            | ToGuard::Load { session, .. } => *session,
+        }
+    }
+}
+
+/// A resource in a part of a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentResource {
+    /// Its container.
+    pub container: String,
+    /// Its name.
+    pub name: String,
+    /// Only the session sees it.
+    pub is_own: bool,
+    /// The device that it is on: kind and number.
+    pub device: (DeviceKind, u32),
+    /// Its state; `None`: the same as in the base.
+    pub state: Option<SentState>,
+}
+
+/// The state of a resource, without its form and its tensors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentState {
+    /// The kind of the resource.
+    pub kind: String,
+    /// The version of its contents.
+    pub version: u64,
+    /// How many tensors follow its form.
+    pub tensors: u32,
+}
+
+/// The reports of a worker to the master of a guarded session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// The doc of a message leaves out fields that their names and types explain.
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub enum GuardReport {
+    /// The worker is ready for the parts that it was asked to take, or reports why not.
+    Ready { ask: u64, result: Result<(), Failure> },
+    /// It has a copy of the session's state as of the cut, or reports why not.
+    Copied { cut: Cut, result: Result<Copied, Failure> },
+    /// From the buddy: it has all of that peer's part of the cut, or reports why not.
+    Kept { cut: Cut, of: Peer, result: Result<(), Failure> },
+    /// The session's state there is that of the cut, or the worker reports why not.
+    Restored { ask: u64, result: Result<(), Failure> },
+}
+
+/// Most names in [`Copied`].
+pub const MAX_COPIED_NAMES: usize = 4;
+
+/// A worker's part of a cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// How many resources it has; without any, nothing is sent to the buddy.
+    pub resources: u64,
+    /// Bytes of their states.
+    pub bytes: u64,
+    /// The first of their names.
+    pub names: Vec<String>,
+    /// Why some resources cannot be copied: a sentence for each, the first ones.
+    pub unsaved: Vec<String>,
+}
+
+/// A notice to the client of a guarded session about its run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum GuardNote {
+    /// A task is lost, and the run waits for another process that takes its name.
+    Waiting {
+        /// The task, and why it is gone.
+        task: Task,
+        /// Why it is gone.
+        why: String,
+        /// The last step of the run that was done.
+        at: u64,
+        /// The longest wait, in milliseconds.
+        limit_ms: u64,
+    },
+    /// The run continues from an earlier step.
+    Continued {
+        /// The task that was lost.
+        task: Task,
+        /// The last step of the run that was done.
+        at: u64,
+        /// The step after which it continues: those after it are computed again, and their values are not delivered twice.
+        from: u64,
+        /// How long the steps stood still, in milliseconds.
+        after_ms: u64,
+    },
+    /// The session is not guarded for now, and why.
+    Unguarded {
+        /// Why.
+        why: String,
+    },
+}
+
+impl GuardNote {
+    /// The same note if so many steps precede those that it counts.
+    #[must_use]
+    pub fn after_steps(self, done: u64) -> GuardNote {
+        match self {
+            GuardNote::Waiting { task, why, at, limit_ms } => GuardNote::Waiting { task, why, at: done + at, limit_ms },
+            GuardNote::Continued { task, at, from, after_ms } => {
+                GuardNote::Continued { task, at: done + at, from: done + from, after_ms }
+            }
+            note @ GuardNote::Unguarded { .. } => note,
+        }
+    }
+}
+
+impl fmt::Display for GuardNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GuardNote::Waiting { task, why, at, limit_ms } => {
+                let (task, at, limit) = (task.short(), Grouped(*at), limit_ms / 1000);
+                write!(
+                    f,
+                    "{task} was lost at step {at} ({why}); waiting up to {limit} s for a process that takes its name"
+                )
+            }
+            GuardNote::Continued { task, at, from, after_ms } => {
+                let (task, at, from, tenths) = (task.short(), Grouped(*at), Grouped(*from), after_ms.div_ceil(100));
+                write!(f, "{task} was lost at step {at}; continued from {from} after {}.{} s", tenths / 10, tenths % 10)
+            }
+            GuardNote::Unguarded { why } => write!(f, "the steps are not guarded against the loss of a task: {why}"),
+        }
+    }
+}
+
+/// A number with a comma between each three digits.
+struct Grouped(u64);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                write!(f, ",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_a_line_and_counts_the_steps_of_its_run() {
+        let task = Task::new("ps", 0);
+        let lost = GuardNote::Continued { task: task.clone(), at: 340, from: 280, after_ms: 540 };
+        let line = "ps/0 was lost at step 12,340; continued from 12,280 after 0.6 s";
+        assert_eq!(lost.after_steps(12_000).to_string(), line);
+        let waiting = GuardNote::Waiting { task, why: "it left".into(), at: 999, limit_ms: 60_000 };
+        let line = "ps/0 was lost at step 999 (it left); waiting up to 60 s for a process that takes its name";
+        assert_eq!(waiting.clone().after_steps(0).to_string(), line);
+        assert!(waiting.after_steps(999_001).to_string().contains("at step 1,000,000 "));
+    }
+}

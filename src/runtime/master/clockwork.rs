@@ -1,0 +1,106 @@
+//! The clock of guarded sessions: a thread, as long as there are some, notifies them of time that passes and plans for those that
+//! come back from a loss.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use super::machine::{Machine, SessionEvent, ToPlan};
+use super::sessions::Handle;
+use super::{Master, State};
+
+/// The interval at which guarded sessions are notified.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The thread of a master.
+#[derive(Default)]
+pub(super) struct Clockwork {
+    /// The state that it notifies; a master without threads has none.
+    state: OnceLock<Weak<State>>,
+    is_running: AtomicBool,
+}
+
+impl Clockwork {
+    pub fn runs(&self, state: &Arc<State>) {
+        let _first = self.state.set(Arc::downgrade(state));
+    }
+
+    /// Starts the thread, unless it runs.
+    pub fn start(&self) {
+        let Some(state) = self.state.get().cloned() else { return };
+        if self.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let work = move || {
+            loop {
+                std::thread::sleep(TICK);
+                let Some(state) = state.upgrade() else { return };
+                let running = &state.clockwork.is_running;
+                if state.tick_all() {
+                    continue;
+                }
+                running.store(false, Ordering::Release);
+                // A session may have been opened in between.
+                if !state.has_guarded() || running.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("meshtf-guard".into()).spawn(work) {
+            self.is_running.store(false, Ordering::Release);
+            tracing::warn!("no thread for guarded sessions, which are not guarded: {error}");
+        }
+    }
+}
+
+impl State {
+    fn has_guarded(&self) -> bool {
+        self.sessions.all().iter().any(|handle| handle.lock().machine.is_guarded())
+    }
+
+    /// Notifies every guarded session; whether there are any.
+    fn tick_all(&self) -> bool {
+        let mut any = false;
+        for handle in self.sessions.all() {
+            if handle.lock().machine.is_guarded() {
+                any = true;
+                self.tick(&handle);
+            }
+        }
+        any
+    }
+
+    fn tick(&self, handle: &Arc<Handle>) {
+        let cluster = self.router.cluster();
+        let is_open = |machine: &Machine| !machine.is_over();
+        let mut next = self.on_session(handle, SessionEvent::Tick { cluster: &cluster }, is_open).flatten();
+        while let Some(of) = next.take() {
+            next = self.plan_guarded(handle, of);
+        }
+    }
+
+    /// Makes a plan that a tick has asked for; what is to be planned then.
+    fn plan_guarded(&self, handle: &Arc<Handle>, of: ToPlan) -> Option<ToPlan> {
+        let cluster = &*self.router.cluster();
+        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
+        let event = match of.request {
+            Some(request) => SessionEvent::Planned { request, of, plan, cluster },
+            None => SessionEvent::Replanned { of, plan, cluster },
+        };
+        self.on_session(handle, event, |machine| !machine.is_over()).flatten()
+    }
+}
+
+impl Master {
+    /// Whether a session is to be notified of time that passes.
+    #[cfg(test)]
+    pub fn has_guarded(&self) -> bool {
+        self.state.has_guarded()
+    }
+
+    /// Notifies every guarded session of time that passes.
+    #[cfg(test)]
+    pub fn tick(&self) {
+        self.state.tick_all();
+    }
+}

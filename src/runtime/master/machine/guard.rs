@@ -1,0 +1,598 @@
+//! The guard of a session: cuts, which are consistent copies of its state on all of its tasks, taken between two steps.
+//!
+//! The steps under way are finished and no others start; every worker copies its state, which is quick; the steps continue, and
+//! each copy travels to the buddy of its task beside them. A cut is complete once all buddies have their parts. Until then the
+//! one before counts.
+
+mod buddy;
+mod pace;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meshtf_graph::plan::Signature;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::ids::{Incarnation, RequestId};
+
+use self::buddy::buddy;
+use self::pace::Pace;
+use super::journal::{Journal, Mark};
+use super::plans::Readiness;
+use super::recovery::Recovery;
+use super::{Machine, Nanos};
+use crate::protocol::event::Event;
+use crate::protocol::guard::{Copied, Cut, GuardNote, GuardReport, ToGuard};
+use crate::protocol::{Cluster, Member, Peer, ToClient};
+
+/// The share of the time that cuts may cost: one in this many.
+const SHARE: Nanos = 33;
+/// The longest distance between two cuts.
+const MAX_SPACING: Nanos = 600_000_000_000;
+/// How long runs that may wait for each other are held for a cut.
+const HELD_AT_MOST: Nanos = 3_000_000_000;
+/// Most different notices of one session.
+const MAX_NOTES: usize = 64;
+
+/// The guard of a session.
+pub(super) struct Guard {
+    /// The distance between two cuts, as requested and as it is.
+    distance: Nanos,
+    spacing: Nanos,
+    /// When the next cut is due.
+    pub due: Nanos,
+    pub phase: Phase,
+    last: Cut,
+    /// How often workers were asked to serve or to restore.
+    pub asks: u64,
+    pub complete: Option<Complete>,
+    pub journal: Journal,
+    /// The plans whose resources are in a cut that was taken. A run of another plan waits for one.
+    covered: BTreeSet<u32>,
+    /// No cut can be taken for now: runs do not wait for one.
+    is_exposed: bool,
+    /// Why the newest cut and the journal do not lead to the state of now.
+    pub broken: Option<String>,
+    /// The peers whose copies each worker was last asked to take.
+    pub served: BTreeMap<Peer, Vec<Peer>>,
+    /// Requests for plans that came while a task was lost.
+    pub held: Vec<(RequestId, Signature)>,
+    /// Runs of the journal are computed again.
+    pub is_replaying: bool,
+    /// A run waits for a cut that is to follow the one under way, on this cluster.
+    next: Option<Cluster>,
+    /// Its runs wait for each other: to end the steps under way of one takes steps of another.
+    waits_for_others: bool,
+    /// How often the session went back to the newest cut.
+    pub attempts: u32,
+    told: BTreeSet<String>,
+    pace: Pace,
+}
+
+pub(super) enum Phase {
+    Steps,
+    /// Workers were asked whose copies they will take; steps run.
+    Serving {
+        taking: Taking,
+        waits: BTreeSet<Peer>,
+    },
+    /// No step starts, unless one under way waits for it; those under way end.
+    Draining {
+        taking: Taking,
+        since: Nanos,
+        progress: u64,
+    },
+    /// The workers copy; no step is under way.
+    Copying {
+        taking: Taking,
+        waits: BTreeSet<Peer>,
+    },
+    /// The copies travel beside the steps.
+    Sending {
+        taking: Taking,
+        waits: BTreeSet<Peer>,
+    },
+    /// A task is lost.
+    Lost(Recovery),
+}
+
+/// A cut that is being taken.
+pub(super) struct Taking {
+    cut: Cut,
+    parts: Vec<Part>,
+    began: Nanos,
+    /// The count of steps when it began.
+    steps: u64,
+    /// The plans that it covers.
+    plans: BTreeSet<u32>,
+    mark: Mark,
+    /// The tasks whose parts their buddies have.
+    kept: BTreeSet<Peer>,
+    /// Why the cut before cannot be used.
+    broken: Option<String>,
+}
+
+/// A cut that all buddies have.
+pub(super) struct Complete {
+    pub cut: Cut,
+    pub parts: Vec<Part>,
+}
+
+/// A task's part of a cut.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub task: Task,
+    /// The process that has it, and that was copied or has loaded it.
+    pub peer: Peer,
+    pub incarnation: Incarnation,
+    /// The peer under whose name the buddy keeps it.
+    pub ward: Peer,
+    pub buddy: Member,
+    pub copied: Copied,
+}
+
+impl Guard {
+    pub fn new(distance: Nanos, now: Nanos) -> Guard {
+        Guard {
+            distance,
+            spacing: distance,
+            due: now,
+            phase: Phase::Steps,
+            last: 0,
+            asks: 0,
+            complete: None,
+            journal: Journal::default(),
+            covered: BTreeSet::new(),
+            is_exposed: false,
+            broken: None,
+            served: BTreeMap::new(),
+            held: Vec::new(),
+            is_replaying: false,
+            next: None,
+            waits_for_others: false,
+            attempts: 0,
+            told: BTreeSet::new(),
+            pace: Pace::default(),
+        }
+    }
+
+    /// Whether steps of a plan may start. `is_replayed`: of a run of the journal.
+    pub fn lets(&self, plan: u32, is_replayed: bool) -> bool {
+        match &self.phase {
+            Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_) => false,
+            _ if self.is_replaying => is_replayed,
+            Phase::Steps | Phase::Serving { .. } | Phase::Sending { .. } => {
+                self.is_exposed || self.covered.contains(&plan)
+            }
+        }
+    }
+
+    /// The next request waits until the lost task is back.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.phase, Phase::Lost(_))
+    }
+
+    /// Plans whose pieces were registered for a state of the newest cut.
+    pub fn cover(&mut self, plan: u32) {
+        self.covered.insert(plan);
+    }
+
+    /// A run begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
+    pub fn begins(&mut self, is_guarded: bool, has_room: bool, now: Nanos) {
+        if !is_guarded {
+            self.broken = Some("a run of the session has no steps that can be computed again".to_owned());
+            self.due = self.due.min(now);
+        } else if !has_room {
+            self.broken = Some("too many feeds came since the newest copy of the state".to_owned());
+            self.due = self.due.min(now);
+        }
+    }
+
+    /// Whether a cut is being taken of that peer's state.
+    pub fn takes_from(&self, peer: &Peer) -> bool {
+        match &self.phase {
+            Phase::Steps | Phase::Lost(_) => false,
+            Phase::Serving { waits, .. } if waits.contains(peer) => true,
+            Phase::Serving { taking, .. }
+            | Phase::Draining { taking, .. }
+            | Phase::Copying { taking, .. }
+            | Phase::Sending { taking, .. } => {
+                taking.parts.iter().any(|part| part.peer == *peer || part.buddy.peer == *peer)
+            }
+        }
+    }
+
+    /// A peer keeps nothing any more.
+    pub fn forget(&mut self, peer: &Peer) {
+        self.served.remove(peer);
+    }
+}
+
+impl Machine {
+    /// Notes something about the guard, once, in the log and for the clients of the runs under way.
+    pub(super) fn tell_once(&mut self, why: String) {
+        let Some(guard) = &mut self.guard else { return };
+        if guard.told.len() < MAX_NOTES && guard.told.insert(why.clone()) {
+            self.tell(&GuardNote::Unguarded { why });
+        }
+    }
+
+    /// Notes something about the guard, in the log and for the clients of the runs under way.
+    pub(super) fn tell(&mut self, note: &GuardNote) {
+        let Some(guard) = &self.guard else { return };
+        self.happened.push(Event::Guarded { session: self.id, what: note.to_string() });
+        let watching: Vec<RequestId> =
+            guard.journal.open().filter(|one| one.is_watched || one.every > 0).map(|one| one.request).collect();
+        for id in watching {
+            self.send(self.client.clone(), ToClient::Guard { id, note: note.clone() });
+        }
+    }
+
+    /// A run of this plan was asked for: it waits for a cut if the plan's resources are in none.
+    pub(super) fn guard_run(&mut self, plan: u32, cluster: &Cluster) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        if guard.is_exposed || guard.covered.contains(&plan) || guard.is_lost() {
+            return;
+        }
+        guard.due = guard.due.min(now);
+        match guard.phase {
+            // The state of a session that is computed again is not that of its journal until it is done.
+            Phase::Steps if !guard.is_replaying => self.take_cut(cluster),
+            // The next cut follows the one that is on its way.
+            _ => guard.next = Some(cluster.clone()),
+        }
+    }
+
+    /// Time passes: takes a cut if one is due.
+    pub(super) fn tick_guard(&mut self, cluster: &Cluster) {
+        let now = self.now;
+        let steps = self.steps_done;
+        let Some(guard) = &mut self.guard else { return };
+        match &guard.phase {
+            Phase::Steps if !guard.is_replaying && now >= guard.due => {
+                // Without a step since, the newest cut is the state of now.
+                let has_worked = guard.broken.is_some()
+                    || guard.complete.is_none()
+                    || guard.pace.has_worked(steps)
+                    || self.runs.plans().any(|plan| !guard.covered.contains(&plan));
+                if has_worked && self.plans.iter().any(|plan| plan.is_shared) {
+                    self.take_cut(cluster);
+                }
+            }
+            Phase::Draining { since, .. } if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 => {
+                self.abandon("the runs of the session that are under way wait for each other");
+            }
+            Phase::Draining { .. } => self.push_on(),
+            _ => {}
+        }
+    }
+
+    /// Begins to take a cut.
+    fn take_cut(&mut self, cluster: &Cluster) {
+        let parts = match self.parts_of_cut(cluster) {
+            Ok(parts) => parts,
+            // Nothing is said: a mesh of one task is as it is.
+            Err(why) => return self.expose(why),
+        };
+        let (now, steps, id) = (self.now, self.steps_done, self.id);
+        let Some(guard) = &mut self.guard else { return };
+        guard.last += 1;
+        guard.asks += 1;
+        let ask = guard.asks;
+        let taking = Taking {
+            cut: guard.last,
+            began: now,
+            steps,
+            plans: BTreeSet::new(),
+            mark: Mark::default(),
+            kept: BTreeSet::new(),
+            broken: None,
+            parts,
+        };
+        let mut serve: BTreeMap<Peer, Vec<Peer>> = BTreeMap::new();
+        for part in &taking.parts {
+            serve.entry(part.peer.clone()).or_default();
+            serve.entry(part.buddy.peer.clone()).or_default().push(part.peer.clone());
+        }
+        // Until this cut is complete, the one before may be needed, under the names of that time.
+        for part in guard.complete.iter().flat_map(|complete| &complete.parts) {
+            let of = serve.entry(part.buddy.peer.clone()).or_default();
+            if !of.contains(&part.ward) {
+                of.push(part.ward.clone());
+            }
+        }
+        for peer in guard.served.keys() {
+            serve.entry(peer.clone()).or_default();
+        }
+        let mut waits = BTreeSet::new();
+        let mut asks = Vec::new();
+        for (peer, of) in serve {
+            // One that is gone keeps nothing.
+            if cluster.member_of(&peer).is_some() && guard.served.get(&peer) != Some(&of) {
+                guard.served.insert(peer.clone(), of.clone());
+                waits.insert(peer.clone());
+                asks.push((peer, ToGuard::Serve { session: id, ask, of }));
+            }
+        }
+        let is_served = waits.is_empty();
+        guard.phase = Phase::Serving { taking, waits };
+        // Those that serve are to be notified of the end of the session.
+        self.workers.extend(asks.iter().map(|(peer, _)| peer.clone()));
+        asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
+        if is_served {
+            self.drain();
+        }
+    }
+
+    /// The tasks of which the session has pieces, each with a buddy.
+    ///
+    /// # Errors
+    /// If there is no buddy for one of them.
+    fn parts_of_cut(&self, cluster: &Cluster) -> Result<Vec<Part>, String> {
+        let mut parts: BTreeMap<Task, Part> = BTreeMap::new();
+        let before = self.guard.as_ref().and_then(|guard| guard.complete.as_ref());
+        for part in self.plans.iter().filter(|plan| plan.is_shared).flat_map(|plan| plan.parts.iter()) {
+            if parts.contains_key(&part.task) {
+                continue;
+            }
+            let known = before.and_then(|before| before.parts.iter().find(|one| one.task == part.task));
+            let buddy = buddy(&part.task, &part.worker, cluster, known.map(|known| &known.buddy));
+            let buddy = buddy.ok_or_else(|| "there is no other task that could keep a copy of the state".to_owned())?;
+            let (task, peer) = (part.task.clone(), part.worker.clone());
+            let own = Part {
+                task: task.clone(),
+                ward: peer.clone(),
+                peer,
+                incarnation: part.incarnation,
+                buddy,
+                copied: Copied::default(),
+            };
+            parts.insert(task, own);
+        }
+        Ok(parts.into_values().collect())
+    }
+
+    /// The buddies are ready: no step starts until the workers have copied.
+    fn drain(&mut self) {
+        let (now, steps) = (self.now, self.steps_done);
+        let Some(guard) = &mut self.guard else { return };
+        match std::mem::replace(&mut guard.phase, Phase::Steps) {
+            Phase::Serving { taking, .. } => guard.phase = Phase::Draining { taking, since: now, progress: steps },
+            other => guard.phase = other,
+        }
+        self.drained();
+    }
+
+    /// Has the workers copy, if no step is under way any more.
+    pub(super) fn drained(&mut self) {
+        let id = self.id;
+        let Some(guard) = &mut self.guard else { return };
+        if !matches!(guard.phase, Phase::Draining { .. }) {
+            return;
+        }
+        if !self.runs.are_between_steps() {
+            if guard.waits_for_others {
+                self.runs.push_on(false, &mut self.outbox);
+            }
+            return;
+        }
+        let Phase::Draining { mut taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+        taking.mark = guard.journal.mark();
+        taking.broken = guard.broken.take();
+        let is_ready = |readiness: &Readiness| matches!(readiness, Readiness::Ready);
+        taking.plans = self.plans.numbers(|plan| plan.is_shared && is_ready(&plan.readiness)).collect();
+        let before = guard.complete.as_ref();
+        let asks: Vec<(Peer, ToGuard)> = taking
+            .parts
+            .iter()
+            .map(|part| {
+                let known = before.and_then(|before| {
+                    let is_same =
+                        |one: &&Part| one.peer == part.peer && one.ward == part.peer && one.buddy == part.buddy;
+                    before.parts.iter().find(is_same).map(|_| before.cut)
+                });
+                let buddy = part.buddy.peer.clone();
+                (part.peer.clone(), ToGuard::Copy { session: id, cut: taking.cut, base: known, buddy })
+            })
+            .collect();
+        let waits = taking.parts.iter().map(|part| part.peer.clone()).collect();
+        guard.phase = Phase::Copying { taking, waits };
+        asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
+    }
+
+    /// A worker reports on the guard.
+    pub(super) fn guard_report(&mut self, worker: &Peer, report: GuardReport) {
+        match report {
+            GuardReport::Ready { ask, result } => self.ready(worker, ask, result),
+            GuardReport::Copied { cut, result } => self.copied(worker, cut, result),
+            GuardReport::Kept { cut, of, result } => self.kept(cut, &of, result),
+            GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
+        }
+    }
+
+    fn ready(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
+        let Some(guard) = self.guard.as_mut().filter(|guard| guard.asks == ask) else { return };
+        match &mut guard.phase {
+            Phase::Serving { waits, .. } if waits.contains(worker) => {
+                if let Err(failure) = result {
+                    return self.abandon(&failure.to_string());
+                }
+                waits.remove(worker);
+                if waits.is_empty() {
+                    self.drain();
+                }
+            }
+            Phase::Lost(_) => self.ready_to_restore(worker, ask, result),
+            _ => {}
+        }
+    }
+
+    /// A tick passed while steps under way were to end. If none did, they may wait for others: a step that takes a batch for the
+    /// run that brings it, or a run that brings batches for room. So each other run gets a step at a time.
+    fn push_on(&mut self) {
+        let steps = self.steps_done;
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Draining { progress, .. } = &mut guard.phase else { return };
+        if std::mem::replace(progress, steps) != steps {
+            return;
+        }
+        let began = self.runs.push_on(false, &mut self.outbox) || self.runs.push_on(true, &mut self.outbox);
+        guard.waits_for_others |= began;
+        if self.runs.plans().any(|plan| !guard.covered.contains(&plan)) && began {
+            guard.broken.get_or_insert_with(|| "a run had to begin before its state was copied".to_owned());
+        }
+    }
+
+    fn copied(&mut self, worker: &Peer, cut: Cut, result: Result<Copied>) {
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Copying { taking, waits } = &mut guard.phase else { return };
+        if taking.cut != cut || !waits.remove(worker) {
+            return;
+        }
+        let copied = match result {
+            Ok(copied) => copied,
+            Err(failure) => return self.abandon(&failure.to_string()),
+        };
+        let is_last = waits.is_empty();
+        let unsaved = copied.unsaved.clone();
+        taking.parts.iter_mut().filter(|part| part.peer == *worker).for_each(|part| part.copied = copied.clone());
+        if is_last && let Phase::Copying { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
+            guard.covered.clone_from(&taking.plans);
+            guard.is_exposed = false;
+            let is_awaited = |part: &&Part| part.copied.resources > 0 && !taking.kept.contains(&part.peer);
+            let waits: BTreeSet<Peer> = taking.parts.iter().filter(is_awaited).map(|part| part.peer.clone()).collect();
+            let is_kept = waits.is_empty();
+            guard.phase = Phase::Sending { taking, waits };
+            if is_kept {
+                self.completed();
+            }
+            self.resume();
+        }
+        unsaved.into_iter().for_each(|why| self.tell_once(why));
+    }
+
+    fn kept(&mut self, cut: Cut, of: &Peer, result: Result<()>) {
+        let Some(guard) = &mut self.guard else { return };
+        // A part may be there before the last worker has copied.
+        let (taking, waits) = match &mut guard.phase {
+            Phase::Sending { taking, waits } => (taking, Some(waits)),
+            Phase::Copying { taking, .. } => (taking, None),
+            _ => return,
+        };
+        if taking.cut != cut {
+            return;
+        }
+        if let Err(failure) = result {
+            return self.abandon(&failure.to_string());
+        }
+        match waits {
+            Some(waits) => {
+                if waits.remove(of) && waits.is_empty() {
+                    self.completed();
+                }
+            }
+            None => drop(taking.kept.insert(of.clone())),
+        }
+    }
+
+    /// All buddies have their parts.
+    fn completed(&mut self) {
+        let (now, steps, id) = (self.now, self.steps_done, self.id);
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+        guard.journal.trim(&taking.mark);
+        guard.attempts = 0;
+        guard.spacing = guard
+            .pace
+            .after((taking.began, taking.steps), (now, steps))
+            .saturating_mul(SHARE)
+            .clamp(guard.distance, MAX_SPACING);
+        guard.due = guard.due.max(now.saturating_add(guard.spacing));
+        let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
+        let peers: BTreeSet<Peer> = peers.collect();
+        let cut = taking.cut;
+        guard.complete = Some(Complete { cut, parts: taking.parts });
+        let next = guard.next.take();
+        peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
+        let waits =
+            self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
+        if let Some(cluster) = next.filter(|_| waits) {
+            self.take_cut(&cluster);
+        }
+    }
+
+    /// The cut that is being taken does not come to be: the one before counts. Runs do not wait for one any more.
+    pub(super) fn abandon(&mut self, why: &str) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        match std::mem::replace(&mut guard.phase, Phase::Steps) {
+            lost @ Phase::Lost(_) => return guard.phase = lost,
+            Phase::Steps => {}
+            // Whether those have been notified is not known.
+            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
+            Phase::Draining { .. } => {}
+            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
+                guard.broken = guard.broken.take().or(taking.broken);
+            }
+        }
+        let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
+        if waiting.is_some() || guard.complete.is_none() {
+            guard.is_exposed = true;
+            guard.broken.get_or_insert_with(|| why.to_owned());
+        }
+        guard.spacing = guard.spacing.saturating_mul(2).clamp(guard.distance, MAX_SPACING);
+        guard.due = now.saturating_add(guard.spacing);
+        // With the cut before, the session is still guarded.
+        if guard.broken.is_some() {
+            self.tell_once(why.to_owned());
+        }
+        self.resume();
+    }
+
+    /// No cut can be taken for now.
+    fn expose(&mut self, why: String) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        guard.is_exposed = true;
+        guard.broken.get_or_insert(why);
+        guard.due = now.saturating_add(guard.spacing);
+        self.resume();
+    }
+
+    /// Starts the steps that were held.
+    pub(super) fn resume(&mut self) {
+        let Some(guard) = &self.guard else { return };
+        for run in self.runs.all() {
+            if guard.lets(run.plan(), run.is_replayed()) {
+                run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
+            }
+        }
+    }
+
+    /// A run has ended, with its last step or before. Its client has the answer.
+    pub(super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        match failure {
+            None => {
+                if let Some(logged) = guard.journal.active(request) {
+                    (logged.done, logged.is_over) = (logged.total, true);
+                    let number = logged.number();
+                    guard.journal.is_done_again(number);
+                }
+            }
+            Some(failure) => {
+                guard.journal.forget(request);
+                guard.broken = Some(format!("a run ended early: {}", failure.message));
+                guard.due = guard.due.min(now);
+            }
+        }
+    }
+}
+
+impl Taking {
+    /// Why the cut before this one cannot be used.
+    pub fn broken(self) -> Option<String> {
+        self.broken
+    }
+}

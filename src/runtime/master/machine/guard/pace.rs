@@ -1,0 +1,52 @@
+//! The cost of cuts.
+
+use super::super::Nanos;
+
+/// The cost of cuts, from the steps that are done beside one and otherwise.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// When the last cut was complete, and the count of steps then.
+    free: Option<(Nanos, u64)>,
+    /// Nanoseconds that a cut costs.
+    cost: Nanos,
+}
+
+impl Pace {
+    /// Whether steps were done since the last cut.
+    pub fn has_worked(&self, steps: u64) -> bool {
+        self.free.is_none_or(|(_, before)| steps != before)
+    }
+
+    /// The cost of a cut that has just become complete, as a mean with the ones before: it began at this time and count of
+    /// steps.
+    pub fn after(&mut self, (began, steps_then): (Nanos, u64), (now, steps): (Nanos, u64)) -> Nanos {
+        if let Some((since, before)) = self.free {
+            let (free_time, free_steps) = (began.saturating_sub(since), steps_then.saturating_sub(before));
+            let (own_time, own_steps) = (now.saturating_sub(began), steps.saturating_sub(steps_then));
+            if free_steps > 0 {
+                let worth = u128::from(free_time) * u128::from(own_steps) / u128::from(free_steps);
+                let cost = own_time.saturating_sub(Nanos::try_from(worth).unwrap_or(Nanos::MAX));
+                self.cost = if self.cost == 0 { cost } else { self.cost / 2 + cost / 2 };
+            }
+        }
+        self.free = Some((now, steps));
+        self.cost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_costs_the_steps_that_were_not_done_beside_it() {
+        let mut pace = Pace::default();
+        // Nothing is known of the pace before the first cut.
+        assert_eq!(pace.after((0, 0), (10, 1)), 0);
+        assert!(!pace.has_worked(1) && pace.has_worked(2));
+        // 100 steps in 1000 ns, and 3 in the 50 ns of the cut, which are worth 30.
+        assert_eq!(pace.after((1010, 101), (1060, 104)), 20);
+        // A cut beside which the steps were as fast costs nothing; the mean remembers.
+        assert_eq!(pace.after((2060, 204), (2160, 214)), 10);
+    }
+}

@@ -1,0 +1,267 @@
+//! The runs of a guarded session since its newest cut, so that their steps can be computed again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use meshtf_graph::plan::Signature;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::ids::RequestId;
+
+use super::feeds::{self, Feeds};
+
+/// Most runs of a journal, and most bytes of their feeds: beyond them a loss cannot be undone until the next cut.
+const MAX_RUNS: usize = 1 << 16;
+const MAX_BYTES: usize = 256 << 20;
+
+/// A run, and how far it is.
+pub(super) struct Logged {
+    number: u64,
+    pub request: RequestId,
+    pub signature: Arc<Signature>,
+    feeds: LoggedFeeds,
+    bytes: usize,
+    pub every: u64,
+    pub is_watched: bool,
+    /// Its steps up to this one are in the cut.
+    pub from: u64,
+    /// Its steps up to this one were done.
+    pub done: u64,
+    pub total: u64,
+    /// The last step whose values the client has.
+    pub delivered: u64,
+    /// It has ended, and its client has the answer.
+    pub is_over: bool,
+    /// The runs that were under way when it began: it waits for all other ones before it.
+    beside: Vec<u64>,
+    again: Again,
+}
+
+/// How far a run is that is computed again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Waits,
+    Runs,
+    Done,
+}
+
+enum LoggedFeeds {
+    Same(Vec<Tensor>),
+    /// A set for each step after the first `skipped`.
+    Sets {
+        skipped: u64,
+        sets: VecDeque<Vec<Tensor>>,
+    },
+}
+
+/// A place between two steps of all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The first run that has not begun there.
+    next: u64,
+    /// Those that are under way, and how many of their steps are done.
+    open: Vec<(u64, u64)>,
+}
+
+#[derive(Default)]
+pub(super) struct Journal {
+    entries: VecDeque<Logged>,
+    next: u64,
+    bytes: usize,
+}
+
+impl Logged {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The feeds of its steps after `from`.
+    pub fn feeds(&self) -> Feeds {
+        match &self.feeds {
+            LoggedFeeds::Same(feeds) => Feeds::Same(feeds.clone()),
+            LoggedFeeds::Sets { skipped, sets } => {
+                Feeds::PerStep(sets.iter().skip((self.from - skipped) as usize).cloned().collect())
+            }
+        }
+    }
+
+    /// Its steps up to `done` are in a cut.
+    fn begin_after(&mut self, done: u64) {
+        self.from = done;
+        if let LoggedFeeds::Sets { skipped, sets } = &mut self.feeds {
+            let gone = sets.drain(..((done - *skipped) as usize).min(sets.len()));
+            self.bytes -= gone.map(|set| feeds::bytes(&set)).sum::<usize>();
+            *skipped = done;
+        }
+    }
+}
+
+impl Journal {
+    /// Notes a run that begins; whether there is room for it.
+    pub fn begin(
+        &mut self,
+        request: RequestId,
+        signature: &Arc<Signature>,
+        feeds: &Feeds,
+        total: u64,
+        (every, is_watched): (u64, bool),
+    ) -> bool {
+        let feeds = match feeds {
+            Feeds::Same(feeds) => LoggedFeeds::Same(feeds.clone()),
+            Feeds::PerStep(sets) => LoggedFeeds::Sets { skipped: 0, sets: sets.clone() },
+        };
+        let bytes = match &feeds {
+            LoggedFeeds::Same(feeds) => feeds::bytes(feeds),
+            LoggedFeeds::Sets { sets, .. } => sets.iter().map(|set| feeds::bytes(set)).sum(),
+        };
+        let (number, signature) = (self.next, Arc::clone(signature));
+        let beside = self.open().map(|one| one.number).collect();
+        self.next += 1;
+        self.bytes += bytes;
+        self.entries.push_back(Logged {
+            number,
+            request,
+            signature,
+            feeds,
+            bytes,
+            every,
+            is_watched,
+            from: 0,
+            done: 0,
+            total,
+            delivered: 0,
+            is_over: false,
+            beside,
+            again: Again::Waits,
+        });
+        self.entries.len() <= MAX_RUNS && self.bytes <= MAX_BYTES
+    }
+
+    /// The run of a request that is under way.
+    pub fn active(&mut self, request: RequestId) -> Option<&mut Logged> {
+        self.entries.iter_mut().rev().find(|one| !one.is_over && one.request == request)
+    }
+
+    /// Forgets the run of a request that is under way.
+    pub fn forget(&mut self, request: RequestId) {
+        if let Some(place) = self.entries.iter().position(|one| !one.is_over && one.request == request) {
+            self.bytes -= self.entries.remove(place).map_or(0, |one| one.bytes);
+        }
+    }
+
+    /// The runs that are under way.
+    pub fn open(&self) -> impl Iterator<Item = &Logged> {
+        self.entries.iter().filter(|one| !one.is_over)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Logged> {
+        self.entries.iter()
+    }
+
+    /// The run that the client waits for: of those under way, the one of most steps.
+    pub fn main(&self) -> Option<&Logged> {
+        self.open().max_by_key(|one| (one.total, std::cmp::Reverse(one.number)))
+    }
+
+    /// The place after the steps that are done.
+    pub fn mark(&self) -> Mark {
+        Mark { next: self.next, open: self.open().map(|one| (one.number, one.done)).collect() }
+    }
+
+    /// The steps before this place are in a cut.
+    pub fn trim(&mut self, mark: &Mark) {
+        let done = |number: u64| mark.open.iter().find(|(open, _)| *open == number).map(|(_, done)| *done);
+        self.entries.retain(|one| one.number >= mark.next || done(one.number).is_some());
+        for one in &mut self.entries {
+            if let Some(done) = done(one.number) {
+                one.begin_after(done);
+            }
+        }
+        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+    }
+
+    /// All runs are to be computed again.
+    pub fn rewind(&mut self) {
+        self.entries.iter_mut().for_each(|one| one.again = Again::Waits);
+    }
+
+    /// The next run to compute again, or to continue with, in the order and beside the runs in and beside which they began. It
+    /// counts as begun.
+    pub fn next_again(&mut self) -> Option<&Logged> {
+        let may_begin = |place: usize, one: &Logged| {
+            let is_behind = |other: &Logged| other.again == Again::Done || one.beside.contains(&other.number);
+            one.again == Again::Waits && self.entries.iter().take(place).all(is_behind)
+        };
+        let place = self.entries.iter().enumerate().position(|(place, one)| may_begin(place, one))?;
+        let one = self.entries.get_mut(place)?;
+        one.again = Again::Runs;
+        if !one.is_over {
+            one.done = one.from;
+        }
+        Some(one)
+    }
+
+    /// A run that was computed again is done.
+    pub fn is_done_again(&mut self, number: u64) {
+        self.entries.iter_mut().filter(|one| one.number == number).for_each(|one| one.again = Again::Done);
+    }
+
+    /// Whether all runs that were over are done again, and the others have begun.
+    pub fn is_replayed(&self) -> bool {
+        self.entries.iter().all(|one| match one.is_over {
+            true => one.again == Again::Done,
+            false => one.again != Again::Waits,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sets(count: i32) -> Feeds {
+        Feeds::PerStep((1..=count).map(|step| vec![Tensor::scalar(step)]).collect())
+    }
+
+    #[test]
+    fn steps_before_a_mark_are_forgotten_with_their_feeds() {
+        let (mut journal, signature) = (Journal::default(), Arc::new(Signature::default()));
+        let begin = |journal: &mut Journal, id, feeds: &Feeds, total| {
+            assert!(journal.begin(RequestId(id), &signature, feeds, total, (0, false)));
+        };
+        begin(&mut journal, 1, &Feeds::Same(vec![Tensor::scalar(7)]), 3);
+        let first = journal.active(RequestId(1)).unwrap();
+        (first.done, first.is_over) = (3, true);
+        begin(&mut journal, 2, &sets(5), 5);
+        journal.active(RequestId(2)).unwrap().done = 2;
+        let mark = journal.mark();
+        journal.active(RequestId(2)).unwrap().done = 4;
+        journal.trim(&mark);
+        let left: Vec<_> = journal.iter().map(|one| (one.request, one.from, one.done)).collect();
+        assert_eq!(left, [(RequestId(2), 2, 4)]);
+        let Feeds::PerStep(left) = journal.main().unwrap().feeds() else { panic!("sets") };
+        assert_eq!(left, [3, 4, 5].map(|step| vec![Tensor::scalar(step)]));
+        assert_eq!(journal.bytes, 12);
+    }
+
+    #[test]
+    fn runs_are_computed_again_as_they_began() {
+        let (mut journal, signature, feeds) = (Journal::default(), Arc::new(Signature::default()), Feeds::Same(vec![]));
+        let begin = |journal: &mut Journal, id| journal.begin(RequestId(id), &signature, &feeds, 1, (0, false));
+        let end = |journal: &mut Journal, id| journal.active(RequestId(id)).unwrap().is_over = true;
+        // The second began beside the first, the third after the second and beside the first, which is still under way.
+        begin(&mut journal, 1);
+        begin(&mut journal, 2);
+        end(&mut journal, 2);
+        begin(&mut journal, 3);
+        end(&mut journal, 3);
+        journal.rewind();
+        let next = |journal: &mut Journal| journal.next_again().map(|one| one.request.0);
+        assert_eq!([next(&mut journal), next(&mut journal), next(&mut journal)], [Some(1), Some(2), None]);
+        assert!(!journal.is_replayed());
+        journal.is_done_again(1);
+        assert_eq!([next(&mut journal), next(&mut journal)], [Some(3), None]);
+        assert!(!journal.is_replayed());
+        journal.is_done_again(2);
+        assert!(journal.is_replayed());
+    }
+}

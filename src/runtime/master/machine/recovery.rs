@@ -1,0 +1,485 @@
+//! The way back of a guarded session after the loss of a task: the session waits until the task is there again, has its pieces
+//! registered, puts the state of the newest cut back on all tasks, and computes the steps since then again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use meshtf_graph::plan::{Plan, Signature};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::RequestId;
+
+use super::guard::{Guard, Part, Phase};
+use super::plans::Standing;
+use super::{Machine, Nanos, Of, ToPlan};
+use crate::protocol::guard::{Cut, GuardNote, ToGuard};
+use crate::protocol::{Cluster, Peer};
+
+/// The longest wait for a lost task.
+const WAIT_LIMIT: Nanos = 60_000_000_000;
+/// Most returns to one cut.
+const MAX_ATTEMPTS: u32 = 20;
+/// Most requests for plans that wait for a lost task.
+const MAX_HELD: usize = 64;
+
+/// The way back from a loss.
+pub(super) struct Recovery {
+    task: Task,
+    /// The failure of the run if the task does not come back.
+    failure: Failure,
+    since: Nanos,
+    /// The last step of the client's run that was done.
+    at: u64,
+    /// The client knows that the run waits.
+    is_told: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Tasks are missing.
+    Waiting,
+    /// Plans are made anew, one after the other.
+    Planning { todo: Vec<Arc<Signature>>, waits: BTreeSet<u32> },
+    /// Workers compile the pieces of these plans.
+    Registering { waits: BTreeSet<u32> },
+    /// Workers put the state back.
+    Restoring(Restoring),
+}
+
+struct Restoring {
+    ask: u64,
+    cut: Cut,
+    /// The workers whose state is not back yet.
+    waits: BTreeSet<Peer>,
+    /// New processes that were asked to serve the session.
+    greets: BTreeSet<Peer>,
+    /// Those that are to say that they expect their state, each with its buddy and the peer that it was kept for.
+    expects: BTreeMap<Peer, (Peer, Peer)>,
+    parts: Vec<Part>,
+}
+
+impl Machine {
+    /// A task of the session is lost: whether the guard takes the session back. Else the runs fail.
+    pub(super) fn guards_against(&mut self, lost: &Peer, failure: &Failure) -> bool {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return false };
+        guard.forget(lost);
+        let is_known = |part: &Part| part.peer == *lost && part.copied.resources > 0;
+        let has_state = guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(is_known));
+        let serves = |part: &Part| part.buddy.peer == *lost;
+        if guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(serves)) {
+            guard.due = guard.due.min(now);
+        }
+        if !has_state && !guard.is_lost() && self.runs.needing(lost).is_empty() {
+            // Its pieces are registered anew when they are needed. A cut under way misses it.
+            if guard.takes_from(lost) {
+                self.abandon(&failure.message);
+            }
+            return false;
+        }
+        let part_of = |plans: &super::Plans| {
+            let mut parts = plans.iter().flat_map(|plan| plan.parts.iter());
+            parts.find(|part| part.worker == *lost).map(|part| part.task.clone())
+        };
+        let known = guard.complete.as_ref().and_then(|complete| complete.parts.iter().find(|part| part.peer == *lost));
+        let task = known.map(|part| part.task.clone()).or_else(|| part_of(&self.plans));
+        match task {
+            Some(task) => self.goes_back(task, failure),
+            None => guard.is_lost(),
+        }
+    }
+
+    /// Whether the session goes back to its newest cut because this task cannot be reached.
+    pub(super) fn goes_back(&mut self, task: Task, failure: &Failure) -> bool {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return false };
+        if let Phase::Lost(recovery) = &mut guard.phase {
+            recovery.stage = Stage::Waiting;
+            return true;
+        }
+        let can_replay = self.runs.all_can_be_replayed();
+        let Some(guard) = &mut self.guard else { return false };
+        if guard.complete.is_none() || guard.broken.is_some() || !can_replay || guard.attempts >= MAX_ATTEMPTS {
+            return false;
+        }
+        // A cut under way does not come to be; its journal was not cut short.
+        match std::mem::replace(&mut guard.phase, Phase::Steps) {
+            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
+                if let Some(why) = taking.broken() {
+                    guard.broken = Some(why);
+                    return false;
+                }
+            }
+            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
+            Phase::Steps | Phase::Draining { .. } | Phase::Lost(_) => {}
+        }
+        guard.attempts += 1;
+        guard.is_replaying = false;
+        let mut ended = Vec::new();
+        for run in self.runs.take_all() {
+            run.abort(self.id, failure, &mut self.outbox);
+            ended.push(run.plan());
+            if let Some(logged) = guard.journal.active(run.request()).filter(|_| !run.is_silent()) {
+                (logged.done, logged.delivered) = (run.done_so_far(), run.delivered());
+            }
+        }
+        guard.journal.rewind();
+        let at = guard.journal.main().map_or(0, |one| one.done.max(one.delivered));
+        let failure = failure.clone();
+        guard.phase = Phase::Lost(Recovery { task, failure, since: now, at, is_told: false, stage: Stage::Waiting });
+        for plan in ended {
+            let unneeded = self.plans.run_over(plan);
+            self.forget(unneeded);
+        }
+        true
+    }
+
+    /// A failure that names a loss: whether the session goes back instead of failing.
+    pub(super) fn guards_against_failure(&mut self, failure: &Failure) -> bool {
+        if self.guard.is_none() || failure.code != Code::Unavailable {
+            return false;
+        }
+        let task = failure.task.as_deref().and_then(|task| task.parse().ok());
+        task.is_some_and(|task| self.goes_back(task, failure))
+    }
+
+    /// Keeps a request for a plan until the lost task is back; whether it does.
+    pub(super) fn hold(&mut self, request: RequestId, signature: &Signature) -> bool {
+        let Some(guard) = self.guard.as_mut().filter(|guard| guard.is_lost() && guard.held.len() < MAX_HELD) else {
+            return false;
+        };
+        guard.held.push((request, signature.clone()));
+        true
+    }
+
+    /// Time passes: continues on the way back, or makes a plan that waited. Returns the planning to do.
+    pub(super) fn tick_recovery(&mut self, cluster: &Cluster) -> Option<ToPlan> {
+        let now = self.now;
+        let guard = self.guard.as_mut()?;
+        let Phase::Lost(recovery) = &mut guard.phase else {
+            while let Some((request, signature)) = self.guard.as_mut().and_then(|guard| guard.held.pop()) {
+                if let Some(mut of) = self.prepare(request, signature, cluster) {
+                    of.request = Some(request);
+                    return Some(of);
+                }
+            }
+            return None;
+        };
+        if now.saturating_sub(recovery.since) >= WAIT_LIMIT {
+            let waited = format!("; it did not come back within {} s", WAIT_LIMIT / 1_000_000_000);
+            let failure = Failure { message: recovery.failure.message.clone() + &waited, ..recovery.failure.clone() };
+            self.give_up_recovery(&failure);
+            return None;
+        }
+        if !matches!(recovery.stage, Stage::Waiting) {
+            return None;
+        }
+        let complete = guard.complete.as_ref()?;
+        let tasks: Vec<&Task> = complete.parts.iter().map(|part| &part.task).collect();
+        let missing = tasks.iter().find(|task| cluster.member(task).is_none());
+        let is_apart = || tasks.iter().any(|one| tasks.iter().any(|other| cluster.are_apart(one, other).is_some()));
+        if missing.is_some() || is_apart() {
+            if !std::mem::replace(&mut recovery.is_told, true) {
+                let (task, why) = (recovery.task.clone(), recovery.failure.message.clone());
+                let note = GuardNote::Waiting { task, why, at: recovery.at, limit_ms: WAIT_LIMIT / 1_000_000 };
+                self.tell(&note);
+            }
+            return None;
+        }
+        if let Some(failure) = lost_for_good(&complete.parts, cluster) {
+            self.give_up_recovery(&failure);
+            return None;
+        }
+        let mut todo: Vec<Arc<Signature>> = Vec::new();
+        for logged in guard.journal.iter() {
+            let is_ready = matches!(self.plans.standing(&logged.signature, cluster), Standing::Ready(_));
+            if !is_ready && !todo.contains(&logged.signature) {
+                todo.push(Arc::clone(&logged.signature));
+            }
+        }
+        recovery.stage = Stage::Planning { todo, waits: BTreeSet::new() };
+        self.plan_next(cluster)
+    }
+
+    /// The next plan that is to be made anew.
+    fn plan_next(&mut self, cluster: &Cluster) -> Option<ToPlan> {
+        let guard = self.guard.as_mut()?;
+        let Phase::Lost(recovery) = &mut guard.phase else { return None };
+        let Stage::Planning { todo, waits } = &mut recovery.stage else { return None };
+        if let Some(signature) = todo.pop() {
+            return Some(self.to_plan(Of::Session(Arc::clone(&self.graph)), (*signature).clone()));
+        }
+        let waits = std::mem::take(waits);
+        recovery.stage = Stage::Registering { waits };
+        self.restore_if_registered(cluster);
+        None
+    }
+
+    /// A plan of the way back is made.
+    pub(super) fn replanned(&mut self, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) -> Option<ToPlan> {
+        let is_asked = |machine: &Machine| {
+            let phase = machine.guard.as_ref().map(|guard| &guard.phase);
+            matches!(phase, Some(Phase::Lost(Recovery { stage: Stage::Planning { .. }, .. })))
+        };
+        if !is_asked(self) {
+            return None;
+        }
+        let number = match plan.and_then(|plan| self.register(None, of, plan, cluster)) {
+            Ok(number) => number,
+            Err(failure) => {
+                // A device is missing if its task was lost again.
+                let complete = self.guard.as_ref().and_then(|guard| guard.complete.as_ref());
+                let is_whole =
+                    complete.is_some_and(|one| one.parts.iter().all(|part| cluster.member(&part.task).is_some()));
+                match is_whole {
+                    true => self.back_to_waiting(&failure),
+                    false => self.wait_again(),
+                }
+                return None;
+            }
+        };
+        let is_ready = self.plans.is_ready(number);
+        let guard = self.guard.as_mut()?;
+        guard.cover(number);
+        if let Phase::Lost(Recovery { stage: Stage::Planning { waits, .. }, .. }) = &mut guard.phase
+            && !is_ready
+        {
+            waits.insert(number);
+        }
+        self.plan_next(cluster)
+    }
+
+    /// A device may be missing because its task was lost again: the next look at the cluster decides. Other failures stay.
+    fn back_to_waiting(&mut self, failure: &Failure) {
+        if failure.code != Code::Unavailable {
+            return self.give_up_recovery(failure);
+        }
+        self.wait_again();
+    }
+
+    fn wait_again(&mut self) {
+        if let Some(Phase::Lost(recovery)) = self.guard.as_mut().map(|guard| &mut guard.phase) {
+            recovery.stage = Stage::Waiting;
+        }
+    }
+
+    /// The pieces of a plan are registered, or it was given up.
+    pub(super) fn plan_settled(&mut self, number: u32, result: Result<(), &Failure>) {
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Lost(recovery) = &mut guard.phase else { return };
+        let (Stage::Planning { waits, .. } | Stage::Registering { waits }) = &mut recovery.stage else { return };
+        if !waits.remove(&number) {
+            return;
+        }
+        if let Err(failure) = result {
+            let failure = failure.clone();
+            self.back_to_waiting(&failure);
+        }
+    }
+
+    /// Has the workers put the state back, if all pieces are registered.
+    pub(super) fn restore_if_registered(&mut self, cluster: &Cluster) {
+        let id = self.id;
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Lost(recovery) = &mut guard.phase else { return };
+        let Some(complete) = &guard.complete else { return };
+        let is_registered = matches!(&recovery.stage, Stage::Registering { waits } if waits.is_empty());
+        if !is_registered {
+            return;
+        }
+        guard.asks += 1;
+        let ask = guard.asks;
+        let mut parts = complete.parts.clone();
+        let (mut asks, mut restoring) = (
+            Vec::new(),
+            Restoring {
+                ask,
+                cut: complete.cut,
+                waits: BTreeSet::new(),
+                greets: BTreeSet::new(),
+                expects: BTreeMap::new(),
+                parts: Vec::new(),
+            },
+        );
+        for part in &mut parts {
+            let Some(member) = cluster.member(&part.task) else {
+                recovery.stage = Stage::Waiting;
+                return;
+            };
+            let is_same = member.incarnation == part.incarnation && member.peer == part.peer;
+            (part.peer, part.incarnation) = (member.peer.clone(), member.incarnation);
+            if part.copied.resources == 0 {
+                continue;
+            }
+            restoring.waits.insert(part.peer.clone());
+            if is_same {
+                asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from: None }));
+                continue;
+            }
+            restoring.expects.insert(part.peer.clone(), (part.buddy.peer.clone(), part.ward.clone()));
+            if !guard.served.contains_key(&part.peer) {
+                guard.served.insert(part.peer.clone(), Vec::new());
+                restoring.greets.insert(part.peer.clone());
+                asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of: Vec::new() }));
+            } else {
+                asks.push((part.peer.clone(), restore_from(id, (ask, complete.cut), &part.buddy.peer)));
+            }
+        }
+        restoring.parts = parts;
+        let is_done = restoring.waits.is_empty();
+        recovery.stage = Stage::Restoring(restoring);
+        self.workers.extend(asks.iter().map(|(peer, _)| peer.clone()));
+        asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
+        if is_done {
+            self.restored_all();
+        }
+    }
+
+    /// A worker serves the session, or expects its state.
+    pub(super) fn ready_to_restore(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
+        if let Err(failure) = result {
+            return self.back_to_waiting(&failure);
+        }
+        let id = self.id;
+        let Some(Phase::Lost(Recovery { stage: Stage::Restoring(restoring), .. })) =
+            self.guard.as_mut().map(|guard| &mut guard.phase)
+        else {
+            return;
+        };
+        let cut = restoring.cut;
+        if restoring.greets.remove(worker) {
+            let Some((buddy, _)) = restoring.expects.get(worker) else { return };
+            let restore = restore_from(id, (ask, cut), buddy);
+            self.send(worker.clone(), restore);
+        } else if let Some((buddy, of)) = restoring.expects.remove(worker) {
+            self.send(buddy, ToGuard::GiveBack { session: id, ask, cut, of, to: worker.clone() });
+        }
+    }
+
+    /// A worker has put its state back, or not.
+    pub(super) fn restored(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Lost(recovery) = &mut guard.phase else { return };
+        let Stage::Restoring(restoring) = &mut recovery.stage else { return };
+        if restoring.ask != ask {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                if restoring.waits.remove(worker) && restoring.waits.is_empty() {
+                    self.restored_all();
+                }
+            }
+            Err(failure) => self.back_to_waiting(&failure),
+        }
+    }
+
+    /// All tasks have the state of the cut: the steps since then are computed again.
+    fn restored_all(&mut self) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Lost(recovery) = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+        let Stage::Restoring(restoring) = recovery.stage else { return };
+        if let Some(complete) = &mut guard.complete {
+            complete.parts = restoring.parts;
+        }
+        guard.due = now;
+        let from = guard.journal.main().map_or(0, |one| one.from);
+        guard.is_replaying = true;
+        let (task, at) = (recovery.task, recovery.at);
+        let after_ms = now.saturating_sub(recovery.since) / 1_000_000;
+        self.tell(&GuardNote::Continued { task, at, from, after_ms });
+        self.replay();
+    }
+
+    /// Begins the runs of the journal again that are next: those that were over for their effects alone, those under way where
+    /// they are in the newest cut.
+    pub(super) fn replay(&mut self) {
+        loop {
+            let Some(guard) = self.guard.as_mut().filter(|guard| guard.is_replaying) else { return };
+            if guard.journal.is_replayed() {
+                guard.is_replaying = false;
+                return self.resume();
+            }
+            let Some(logged) = guard.journal.next_again() else { return self.resume() };
+            let number = logged.number();
+            if self.runs.has(logged.request) {
+                // It began while the others were computed again.
+                self.runs.let_go(logged.request);
+                continue;
+            }
+            if logged.is_over && logged.from >= logged.total {
+                guard.journal.is_done_again(number);
+                continue;
+            }
+            if let Err(failure) = self.begin_again(number) {
+                return self.give_up_recovery(&failure);
+            }
+        }
+    }
+
+    /// The session does not come back to its state: what waits for it fails.
+    pub(super) fn give_up_recovery(&mut self, failure: &Failure) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        guard.phase = Phase::Steps;
+        guard.is_replaying = false;
+        guard.complete = None;
+        guard.broken = Some(failure.message.clone());
+        guard.due = now;
+        let open: Vec<(RequestId, u64)> = guard.journal.open().map(|one| (one.request, one.done)).collect();
+        guard.journal = super::journal::Journal::default();
+        for run in self.runs.take_all() {
+            run.abort(self.id, failure, &mut self.outbox);
+            let unneeded = self.plans.run_over(run.plan());
+            self.forget(unneeded);
+        }
+        for (request, _) in open {
+            let (session, code, why) = (self.id, failure.code, failure.to_string());
+            self.happened.push(super::Event::RunFailed { session, run: request, code, why });
+            self.answer(request, Err(failure.clone()));
+        }
+        self.resume();
+    }
+
+    /// The client gives up a run whose task is lost; whether there is such a run.
+    pub(super) fn cancel_lost(&mut self, request: RequestId, failure: &Failure) -> bool {
+        let is_back = |guard: &Guard| guard.is_lost() || guard.is_replaying;
+        let Some(guard) = self.guard.as_mut().filter(|guard| is_back(guard)) else { return false };
+        if self.runs.has(request) || guard.journal.active(request).is_none() {
+            return false;
+        }
+        guard.journal.forget(request);
+        self.answer(request, Err(failure.clone()));
+        true
+    }
+}
+
+fn restore_from(session: super::SessionId, (ask, cut): (u64, Cut), buddy: &Peer) -> ToGuard {
+    ToGuard::Restore { session, ask, cut, from: Some(buddy.clone()) }
+}
+
+/// The failure if a part of the cut exists nowhere any more.
+fn lost_for_good(parts: &[Part], cluster: &Cluster) -> Option<Failure> {
+    let gone = parts.iter().filter(|part| part.copied.resources > 0).find_map(|part| {
+        let holder = cluster.member(&part.task)?;
+        if holder.incarnation == part.incarnation && holder.peer == part.peer {
+            return None;
+        }
+        let task = part.task.short();
+        if let Some(why) = part.copied.unsaved.first() {
+            return Some((part, format!("{task} was lost, and of its state one thing has no copy: {why}")));
+        }
+        let keeps = cluster.member_of(&part.buddy.peer);
+        let is_kept = keeps.is_some_and(|keeps| keeps.incarnation == part.buddy.incarnation);
+        let buddy = part.buddy.task.short();
+        (!is_kept).then(|| (part, format!("{task} was lost, and {buddy}, which kept the copy of its state, too")))
+    });
+    gone.map(|(part, why)| {
+        let (names, more) =
+            (part.copied.names.join(", "), part.copied.resources.saturating_sub(part.copied.names.len() as u64));
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let message = format!("{why}: {names}{more}; continue from the last checkpoint, or from the initial values");
+        Failure::new(Code::Unavailable, message).on_task(&part.task.to_string())
+    })
+}

@@ -1,0 +1,154 @@
+//! The pieces of a fresh plan, on their way to the workers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use meshtf_graph::Graph;
+use meshtf_graph::plan::{Mode, PieceOp, Plan, late_feed, needed_feeds};
+use meshtf_tensor::PartialShape;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{PieceId, RequestId};
+
+use super::plans::{FeedWay, MAX_NUMBERS, Part, Prepared, Readiness, no_number};
+use super::{Machine, Of, Pieces, ToPlan, lost};
+use crate::protocol::constants::TakenOut;
+use crate::protocol::{Cluster, Envelope, Peer, ToWorker};
+
+impl Machine {
+    /// Numbers a fresh plan's pieces and sends them out; returns the number of the plan.
+    ///
+    /// # Errors
+    /// Unavailable if a task is gone; ResourceExhausted if too many plans are in use. Nothing is sent then.
+    pub(super) fn register(
+        &mut self,
+        request: Option<RequestId>,
+        of: ToPlan,
+        plan: Plan,
+        cluster: &Cluster,
+    ) -> Result<u32> {
+        let graph = of.graph();
+        let signature = &of.signature;
+        let summary = plan.summary();
+        let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
+        let mut piece_fetches = HashMap::new();
+        let needed_feeds = match signature.mode {
+            Mode::Partial { .. } => needed_feeds(graph, signature)?,
+            Mode::Whole | Mode::Traced => Vec::new(),
+        };
+        let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
+        if plan.pieces.len() > (MAX_NUMBERS - self.next_piece) as usize {
+            return Err(no_number("pieces"));
+        }
+        let first_piece = self.next_piece;
+        let nodes = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
+        let meets = Arc::new(meets(&plan));
+        for piece in plan.pieces {
+            let task = piece.device.task.clone();
+            let member = cluster.member(&task).ok_or_else(|| {
+                Failure::new(Code::Unavailable, format!("task {task} is gone")).on_task(&task.to_string())
+            })?;
+            let known = *self.tasks.entry(task.clone()).or_insert(member.incarnation);
+            if known != member.incarnation && self.options.ends_with_its_tasks {
+                return Err(lost(&task));
+            }
+            let piece_id = PieceId { session: self.id, number: self.next_piece };
+            self.next_piece += 1;
+            piece_fetches.insert(piece_id, piece.fetches.clone());
+            for (place, &feed) in piece.feeds.iter().enumerate() {
+                feed_ways[feed as usize].push(FeedWay {
+                    worker: member.peer.clone(),
+                    device: piece.device.clone(),
+                    transfer: late_feed(place as u32),
+                });
+            }
+            let (part, pieces) = parts.entry(task.clone()).or_insert_with(|| {
+                let (worker, incarnation) = (member.peer.clone(), member.incarnation);
+                (Part { task, worker, incarnation, pieces: vec![], feeds: vec![], constants: vec![] }, Pieces::new())
+            });
+            part.pieces.push(piece_id);
+            part.feeds.extend(&piece.feeds);
+            pieces.push((piece_id, piece));
+        }
+        let workers: BTreeSet<Peer> = parts.values().map(|(part, _)| part.worker.clone()).collect();
+        let is_shared = matches!(of.of, Of::Session(_));
+        let mut requests = if is_shared { self.plans.take_requests(signature) } else { Vec::new() };
+        requests.extend(request);
+        let readiness = match workers.is_empty() {
+            true => Readiness::Ready,
+            false => Readiness::Waiting { requests: requests.clone(), workers: workers.clone() },
+        };
+        let (mut parts, mut pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
+        let constants = match &of.of {
+            Of::Session(_) => &self.constants,
+            Of::Alone(alone) => &alone.constants,
+        };
+        let taken: Vec<TakenOut> = pieces.iter_mut().map(|pieces| constants.take_out(pieces)).collect();
+        for ((part, pieces), taken) in parts.iter_mut().zip(&pieces).zip(&taken) {
+            let used = taken.references.iter().map(|reference| (pieces[reference.piece as usize].0, reference.content));
+            part.constants = used.collect();
+        }
+        let parts = Arc::new(parts);
+        let prepared = Prepared {
+            parts: Arc::clone(&parts),
+            feed_types: plan.feed_types,
+            feed_shapes: signature.feeds.iter().map(|feed| stated_shape(graph, feed)).collect(),
+            signature: Arc::new(of.signature),
+            is_shared,
+            meets,
+            piece_fetches: Arc::new(piece_fetches),
+            feed_ways,
+            needed_feeds,
+            summary,
+            picture: of.picture,
+            pieces: first_piece..self.next_piece,
+            nodes,
+            readiness,
+            runs: 0,
+            steps: 0,
+            used: 0,
+            is_replaced: false,
+        };
+        let (number, unneeded) = match self.plans.keep(prepared) {
+            Ok(kept) => kept,
+            Err(failure) => {
+                // The caller answers its own.
+                let others = requests.iter().filter(|one| Some(**one) != request);
+                others.copied().collect::<Vec<_>>().into_iter().for_each(|one| self.answer(one, Err(failure.clone())));
+                return Err(failure);
+            }
+        };
+        // A worker that is not up holds nothing of it any more.
+        self.workers.retain(|worker| cluster.members().any(|member| member.peer == *worker));
+        self.workers.extend(workers);
+        self.forget(unneeded);
+        if pieces.is_empty() {
+            self.prepared(&requests, number);
+        }
+        for ((part, pieces), taken) in parts.iter().zip(pieces).zip(taken) {
+            let (constants, tensors) = self.constants.beside(taken, &part.worker);
+            let (session, isolated) = (self.id, self.options.isolated);
+            let guarded = self.guard.is_some() && is_shared;
+            let message = ToWorker::Register { session, isolated, pieces, constants, guarded };
+            self.send(part.worker.clone(), Envelope::new(message, tensors));
+        }
+        Ok(number)
+    }
+}
+
+/// The tasks of which the first sends values to the second.
+fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
+    let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
+    let between = sends.filter_map(|(from, op)| match op {
+        PieceOp::Send { to, .. } if to.task != *from => Some((from.clone(), to.task.clone())),
+        _ => None,
+    });
+    between.collect()
+}
+
+/// The shape that a placeholder states for its feed; unknown for every other tensor.
+fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
+    let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
+    let node = graph.node(output.node);
+    node.attrs.shape("shape").ok().filter(|_| node.op.is_fed).cloned().unwrap_or_default()
+}

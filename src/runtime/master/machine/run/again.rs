@@ -1,0 +1,143 @@
+//! Runs as the guard of a session sees them: held, pushed on, and begun again after a loss.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::{RequestId, SessionId};
+
+use super::super::{Machine, Sends};
+use super::{ClientRun, Runs, WINDOW};
+use crate::protocol::event::Event;
+
+impl Runs {
+    /// Whether every step that started is done.
+    pub fn are_between_steps(&self) -> bool {
+        self.runs.values().all(|run| run.open.is_empty())
+    }
+
+    /// The plans of the runs.
+    pub fn plans(&self) -> impl Iterator<Item = u32> {
+        self.runs.values().map(|run| run.plan)
+    }
+
+    /// The runs, the first to begin first.
+    pub fn all(&mut self) -> impl Iterator<Item = &mut ClientRun> {
+        self.runs.values_mut()
+    }
+
+    /// Takes all runs.
+    pub fn take_all(&mut self) -> Vec<ClientRun> {
+        self.by_request.clear();
+        std::mem::take(&mut self.runs).into_values().collect()
+    }
+
+    /// Whether all runs can be computed again from a cut.
+    pub fn all_can_be_replayed(&self) -> bool {
+        self.runs.values().all(|run| !run.signature.mode.is_partial())
+    }
+
+    /// Has every run that is between two steps begin the next, if another one is under way. `and_new`: also those that have not
+    /// begun. Returns whether one did.
+    pub fn push_on(&mut self, and_new: bool, out: &mut Sends) -> bool {
+        let mut any = false;
+        for run in self.runs.values_mut().filter(|run| run.open.is_empty() && (and_new || run.next > run.first)) {
+            run.advance(1, out);
+            any |= !run.open.is_empty();
+        }
+        any
+    }
+
+    /// The run of a request may begin while others are computed again.
+    pub fn let_go(&mut self, request: RequestId) {
+        let run = self.by_request.get(&request).and_then(|first| self.runs.get_mut(first));
+        if let Some(run) = run {
+            run.again.get_or_insert(u64::MAX);
+        }
+    }
+}
+
+impl ClientRun {
+    pub fn plan(&self) -> u32 {
+        self.plan
+    }
+
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// Whether it is computed again for its effects alone.
+    pub fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
+    /// Whether it may run while others are computed again.
+    pub fn is_replayed(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// How many steps are done, as the client counts.
+    pub fn done_so_far(&self) -> u64 {
+        self.before + self.first_open() - self.first
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Starts the steps that were held.
+    pub fn resume(&mut self, session: SessionId, tells_steps: bool, out: &mut Sends, happened: &mut Vec<Event>) {
+        let begun = self.next;
+        self.advance(WINDOW, out);
+        if tells_steps {
+            self.tell_steps(session, (begun, 0), (begun, self.next - begun), happened);
+        }
+    }
+}
+
+impl Machine {
+    /// Begins a run of the journal again after a loss, from the step in the newest cut.
+    ///
+    /// # Errors
+    /// Internal if its plan is not there, which was made for it.
+    pub(in super::super) fn begin_again(&mut self, entry: u64) -> Result<()> {
+        let gone = || Failure::new(Code::Internal, "a run cannot be computed again: its plan is not there");
+        let guard = self.guard.as_mut().ok_or_else(gone)?;
+        let logged = guard.journal.iter().find(|one| one.number() == entry).ok_or_else(gone)?;
+        let number = self.plans.ready(&logged.signature).ok_or_else(gone)?;
+        let plan = self.plans.get_mut(number).ok_or_else(gone)?;
+        let first = self.runs.steps + 1;
+        let end = first.checked_add(logged.total - logged.from).ok_or_else(gone)?;
+        let run = ClientRun {
+            request: logged.request,
+            plan: number,
+            signature: Arc::clone(&plan.signature),
+            unfed: HashSet::new(),
+            parts: Arc::clone(&plan.parts),
+            meets: Arc::clone(&plan.meets),
+            piece_fetches: Arc::clone(&plan.piece_fetches),
+            feeds: logged.feeds(),
+            ahead: 0,
+            every: logged.every,
+            told: (logged.is_watched && !logged.is_over).then_some(self.now),
+            last_done: self.now,
+            before: logged.from,
+            delivered: logged.delivered,
+            is_silent: logged.is_over,
+            again: Some(entry),
+            first,
+            next: first,
+            end,
+            open: VecDeque::new(),
+        };
+        guard.cover(number);
+        plan.runs += 1;
+        self.runs.steps = end - 1;
+        if !run.is_silent {
+            self.runs.by_request.insert(run.request, first);
+        }
+        self.runs.runs.insert(first, run);
+        self.resume();
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Guarded steps: a task is killed while they run and comes back, and the client sees the values of undisturbed steps.
+
+use std::time::Duration;
+
+use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
+
+const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
+
+/// A counter and a sum of random numbers on ps/0, computed with on worker/0: `count` is the number of the step.
+fn program(sandbox: &Sandbox) -> String {
+    sandbox.file(
+        "guarded.json",
+        r#"{ "version": 1, "nodes": {
+        "v": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int64", "shape": [] } },
+        "zero": { "op": "AssignVariableOp", "inputs": ["v", "0l"], "device": "/job:ps/task:0" },
+        "0l": { "op": "Const", "attrs": { "value": { "dtype": "int64", "value": 0 } } },
+        "one": { "op": "Const", "attrs": { "value": { "dtype": "int64", "value": 1 } }, "device": "/job:worker/task:0" },
+        "before": { "op": "ReadVariableOp", "inputs": ["v"], "attrs": { "dtype": "int64" }, "device": "/job:ps/task:0" },
+        "after": { "op": "AddV2", "inputs": ["before", "one"], "device": "/job:worker/task:0" },
+        "set": { "op": "AssignVariableOp", "inputs": ["v", "after"], "device": "/job:ps/task:0" },
+        "count": { "op": "Identity", "inputs": ["after"], "control": ["set"], "device": "/job:worker/task:0" } },
+        "init": ["zero"], "targets": ["set"], "fetch": ["count"] }"#,
+    )
+}
+
+/// The numbers that a client prints, each the next after the last.
+struct Counted {
+    client: Running,
+    last: u64,
+}
+
+impl Counted {
+    fn start(sandbox: &Sandbox, steps: &str, guard: &str) -> Counted {
+        let graph = program(sandbox);
+        let fixed = ["submit", &graph, "--init", "--steps", steps, "--every", "1", "--target", "worker/1"];
+        let client = sandbox.start(&[&fixed[..], &["--guard", guard]].concat());
+        Counted { client, last: 0 }
+    }
+
+    /// Reads the next number; `false` at the end.
+    fn next(&mut self) -> bool {
+        let Some(line) = self.client.next_line(SPEAKS_WITHIN) else { return false };
+        // `step 3: 3`, and the last value alone.
+        let number = line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok());
+        let number = number.unwrap_or_else(|| panic!("{line}\n{}", self.client.stderr()));
+        assert_eq!(number, self.last + 1, "no step is left out, and none comes twice\n{}", self.client.stderr());
+        self.last = number;
+        true
+    }
+
+    fn reach(&mut self, number: u64) {
+        while self.last < number {
+            assert!(self.next(), "it ended after {}\n{}", self.last, self.client.stderr());
+        }
+    }
+}
+
+/// Reads on for long enough that the first copy is where it belongs: it leaves with the first step.
+fn guarded(counted: &mut Counted) {
+    let done = counted.last;
+    counted.reach(done + 2000);
+}
+
+struct Mesh {
+    ps: Option<NodeProcess>,
+    worker: Option<NodeProcess>,
+    _master: NodeProcess,
+}
+
+fn mesh(sandbox: &Sandbox) -> Mesh {
+    Mesh { ps: Some(sandbox.node("ps/0")), worker: Some(sandbox.node("worker/0")), _master: sandbox.node("worker/1") }
+}
+
+#[test]
+fn steps_continue_after_the_death_of_a_ps_and_of_a_worker() {
+    let sandbox = Sandbox::new();
+    let mut mesh = mesh(&sandbox);
+    let mut counted = Counted::start(&sandbox, "20000", "0.2");
+    guarded(&mut counted);
+    for (role, place) in [("ps/0", &mut mesh.ps), ("worker/0", &mut mesh.worker)] {
+        let node = place.take().unwrap();
+        node.process.signal("KILL");
+        drop(node);
+        *place = Some(sandbox.node(role));
+        guarded(&mut counted);
+        let told = format!("{role} was lost at step ");
+        assert!(counted.client.stderr().contains(&told), "{}", counted.client.stderr());
+    }
+    while counted.last < 20000 && counted.next() {}
+    let ended = counted.client.end_within(SPEAKS_WITHIN).expect(0);
+    assert_eq!(counted.last, 20000);
+    assert_eq!(ended.stderr.matches("; continued from ").count(), 2, "{}", ended.stderr);
+}
+
+#[test]
+fn a_loss_of_the_buddy_too_is_named() {
+    let sandbox = Sandbox::new();
+    let mut mesh = mesh(&sandbox);
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.2");
+    guarded(&mut counted);
+    // The copies of ps/0 are on the next task by name.
+    let (ps, worker) = (mesh.ps.take().unwrap(), mesh.worker.take().unwrap());
+    worker.process.signal("KILL");
+    ps.process.signal("KILL");
+    drop((ps, worker));
+    let _back = (sandbox.node("ps/0"), sandbox.node("worker/0"));
+    while counted.next() {}
+    let ended = counted.client.end_within(SPEAKS_WITHIN);
+    ended.expect(4).complains(&["ps/0 was lost, and worker/0, which kept the copy of its state, too: v", "checkpoint"]);
+}
+
+#[test]
+fn a_stopped_ps_is_waited_for() {
+    let sandbox = Sandbox::new();
+    let mesh = mesh(&sandbox);
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.2");
+    guarded(&mut counted);
+    let ps = mesh.ps.as_ref().unwrap();
+    ps.process.signal("STOP");
+    let says = |what: &str| counted.client.stderr().contains(what);
+    assert!(wait_until(SPEAKS_WITHIN, || says("waiting up to 60 s")), "{}", counted.client.stderr());
+    ps.process.signal("CONT");
+    assert!(wait_until(SPEAKS_WITHIN, || says("; continued from ")), "{}", counted.client.stderr());
+    let done = counted.last;
+    counted.reach(done + 2000);
+}
+
+#[test]
+fn without_a_guard_a_loss_ends_the_steps() {
+    let sandbox = Sandbox::new();
+    let mut mesh = mesh(&sandbox);
+    let mut counted = Counted::start(&sandbox, "1000000000", "off");
+    counted.reach(100);
+    mesh.ps.take().unwrap().process.signal("KILL");
+    while counted.next() {}
+    counted.client.end_within(SPEAKS_WITHIN).expect(4).complains(&["ps/task:0"]);
+}
