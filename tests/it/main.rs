@@ -19,6 +19,7 @@ mod fair;
 mod faults;
 mod grpc;
 mod inputs;
+mod inspect;
 mod links;
 mod load;
 mod lowering;

@@ -11,6 +11,7 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `describe` | the content of a model as a list |
 //! | `elem`, `weight` | element types, and the dtypes that hold those that meshtf lacks; constants |
 //! | `node`, `fold` | a node as its rule sees it; constants computed from constants |
 //! | `flow` | subgraphs spliced into branches and loops |
@@ -18,6 +19,7 @@
 
 mod bounds;
 mod cx;
+mod describe;
 mod elem;
 mod emit;
 mod flow;
@@ -31,6 +33,7 @@ mod weight;
 
 use std::collections::{HashMap, HashSet};
 
+pub use describe::{Description, Weight, describe};
 pub use elem::Elem;
 pub use lower::{Operator, operators};
 use meshtf_graph::{Beside, FormatError, NodeDef};
