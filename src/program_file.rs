@@ -39,6 +39,12 @@ impl Ports {
         }
     }
 
+    /// The inputs of the model with the tensors by which they are fed.
+    pub fn named_inputs(&self) -> Vec<(String, String)> {
+        let own = self.inputs.iter().map(|port| (port.name.clone(), port.tensor.clone()));
+        own.chain(self.named.iter().filter(|(_, tensor)| self.fed.contains(tensor)).cloned()).collect()
+    }
+
     /// The tensors by which the inputs are fed.
     pub fn feeds(&self) -> Vec<String> {
         self.inputs.iter().map(|port| port.tensor.clone()).chain(self.fed.clone()).collect()

@@ -160,7 +160,10 @@ pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Tro
 }
 
 /// As [`read_program`], with the inputs and outputs of a model: those of a signature, where it has several.
-fn read_with_ports(path: &Path, signature: Option<&str>) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
+pub(super) fn read_with_ports(
+    path: &Path,
+    signature: Option<&str>,
+) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = read(path)?;

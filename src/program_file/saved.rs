@@ -62,16 +62,20 @@ pub fn program(
     let files: HashMap<&str, &str> =
         assets.iter().map(|(tensor, file)| (split_tensor_name(tensor).0, file.as_str())).collect();
     adding.tables(&files, folder)?;
+    adding.paths(&files, folder);
     adding.controls.extend(init);
     let mut program = Program::default();
     let mut ports = Ports { is_model: true, ..Ports::default() };
     if let Some((_, signature)) = chosen {
-        for port in &signature.outputs {
-            program.fetch.push(adding.output(port));
+        for port in &signature.inputs {
+            ports.fed.push(plain(&port.tensor));
+            ports.named.push((port.name.clone(), plain(&port.tensor)));
         }
-        ports.fed = signature.inputs.iter().map(|port| port.tensor.clone()).collect();
-        let named = |ports: Vec<Port>| ports.into_iter().map(|port| (port.name, port.tensor));
-        ports.named = named(signature.inputs).chain(named(signature.outputs)).collect();
+        for port in &signature.outputs {
+            let tensor = adding.output(port);
+            ports.named.push((port.name.clone(), tensor.clone()));
+            program.fetch.push(tensor);
+        }
     }
     if !adding.controls.is_empty() {
         let inputs = adding.controls.iter().map(|name| format!("^{name}")).collect();
@@ -215,6 +219,19 @@ impl Adding {
         Ok(())
     }
 
+    /// Gives the tensors of paths their values, which TensorFlow feeds when it loads a model.
+    fn paths(&mut self, files: &HashMap<&str, &str>, folder: &Path) {
+        for node in &mut self.nodes {
+            let Some(file) = files.get(node.name.as_str()) else { continue };
+            let path = folder.join(ASSETS).join(file).display().to_string();
+            node.op = "Const".to_owned();
+            node.inputs.retain(|input| input.starts_with('^'));
+            node.attrs.0.retain(|name, _| name.starts_with('_'));
+            node.attrs.set("dtype", Attr::Type(DType::String));
+            node.attrs.set("value", Attr::Tensor(Tensor::from(path.as_str())));
+        }
+    }
+
     /// The node that an input comes from, through nodes that only pass it.
     fn origin(&self, input: &str) -> Option<&NodeDef> {
         let mut name = split_tensor_name(input).0;
@@ -222,6 +239,16 @@ impl Adding {
             let node = self.nodes.iter().find(|node| node.name == name)?;
             match node.op.as_str() {
                 "Identity" => name = split_tensor_name(node.inputs.first()?).0,
+                // TensorFlow 2 keeps the path of a file in a variable, which is assigned once.
+                "ReadVariableOp" => {
+                    let variable = split_tensor_name(node.inputs.first()?).0;
+                    let assigns = |node: &&NodeDef| {
+                        node.op == "AssignVariableOp"
+                            && node.inputs.first().is_some_and(|input| split_tensor_name(input).0 == variable)
+                    };
+                    let assign = self.nodes.iter().find(assigns)?;
+                    name = split_tensor_name(assign.inputs.get(1)?).0;
+                }
                 _ => return Some(node),
             }
         }
@@ -245,7 +272,7 @@ impl Adding {
         let is_name = port.name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && port.name.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
         if !is_name || self.taken.contains(&port.name) {
-            return port.tensor.clone();
+            return plain(&port.tensor);
         }
         let mut node = NodeDef {
             name: port.name.clone(),
@@ -259,6 +286,11 @@ impl Adding {
         self.add(node);
         port.name.clone()
     }
+}
+
+/// The name of a tensor without the port 0, as a graph has it.
+fn plain(tensor: &str) -> String {
+    tensor.strip_suffix(":0").unwrap_or(tensor).to_owned()
 }
 
 fn no_graph(why: String) -> FormatError {

@@ -117,8 +117,9 @@ impl Form {
                 if !ending.starts_with("ckpt") && !ending.starts_with(|letter: char| letter.is_ascii_digit()) =>
             {
                 Err(Error::input(format!(
-                    "{}: .{ending} is not a form of weights; expected .safetensors, .npz, or the prefix of a TensorFlow \
-                     checkpoint, without an extension or with .ckpt",
+                    "{}: .{ending} is not a form that is written; expected .safetensors, .npz, the prefix of a TensorFlow \
+                     checkpoint (without an extension or with .ckpt), and for a graph with weights .onnx or a SavedModel (a folder, \
+                     with / at its end)",
                     path.display()
                 )))
             }

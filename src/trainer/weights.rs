@@ -51,6 +51,8 @@ impl<'a> At<'a> {
 
 #[derive(Debug)]
 struct Weight {
+    /// The node of the variable.
+    variable: String,
     /// The name that is fed with the value.
     feed: String,
     /// The node that is run then.
@@ -96,9 +98,15 @@ impl Weights {
                 None => Error::input(format!("weights {file}: {}", failure.message)),
             })?;
             let (feed, run) = restore(&mut g, variable, std::iter::empty())?;
-            weights.push(Weight { feed, run, value });
+            let variable = g.tensor_name(variable.handle);
+            weights.push(Weight { variable, feed, run, value });
         }
         Ok((g.finish()?, Weights { all: weights, origin: origin(&listed.path, &metadata), remarks }))
+    }
+
+    /// The values, by the nodes that make the variables.
+    pub fn values(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.all.iter().map(|weight| (weight.variable.as_str(), &weight.value))
     }
 
     /// Gives the variables their values.

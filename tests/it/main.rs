@@ -15,6 +15,7 @@ mod door_memory;
 mod endings;
 mod examples;
 mod exits;
+mod export;
 mod fair;
 mod faults;
 mod grpc;

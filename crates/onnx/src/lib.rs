@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `describe` | the content of a model as a list |
 //! | `elem`, `weight` | element types, and the dtypes that hold those that meshtf lacks; constants |
+//! | `save` | the way back: a graph as a model |
 //! | `node`, `fold` | a node as its rule sees it; constants computed from constants |
 //! | `flow` | subgraphs spliced into branches and loops |
 //! | `value` | protos of tensors, sequences and optionals, which steps are fed and results are written as |
@@ -28,6 +29,7 @@ mod help;
 mod lower;
 mod node;
 pub mod proto;
+pub mod save;
 mod value;
 mod weight;
 

@@ -17,6 +17,8 @@ use crate::{Attr, FormatError, NodeDef, split_tensor_name};
 const INIT: &str = "__saved_model_init_op";
 /// Collections with such nodes, in older files.
 const INIT_COLLECTIONS: &[&str] = &["saved_model_main_op", "main_op", "legacy_init_op", "saved_model_initializers"];
+/// The version of TensorFlow whose files are written.
+const WRITTEN_AS: &str = "2.21.0";
 /// Longest chain of nodes that only pass a value.
 const MAX_CHAIN: usize = 64;
 
@@ -194,6 +196,52 @@ pub struct Restored {
     pub key: String,
     /// The part of that tensor, as TensorFlow writes it; empty for all of it.
     pub part: String,
+}
+
+/// The nodes by which TensorFlow saves and restores the variables of a graph, by the names that a SaverDef has for them.
+#[derive(Clone, Debug)]
+pub struct Saver {
+    /// The tensor that is fed with the prefix of a checkpoint.
+    pub filename: String,
+    /// The tensor that is fetched to save.
+    pub save: String,
+    /// The node that is run to restore.
+    pub restore: String,
+}
+
+/// The bytes of a SavedModel with one graph, which serves by one signature.
+pub fn to_saved_model(nodes: &[NodeDef], signature: &Signature, saver: Option<&Saver>) -> Vec<u8> {
+    let infos = |ports: &[Port]| {
+        let info = |port: &Port| proto::TensorInfo {
+            // TensorFlow takes names of tensors with their port alone.
+            name: if port.tensor.contains(':') { port.tensor.clone() } else { format!("{}:0", port.tensor) },
+            dtype: port.dtype.map_or(0, DType::proto_number),
+            tensor_shape: Some(tensor::shape_proto(&port.shape)),
+        };
+        ports.iter().map(|port| (port.name.clone(), info(port))).collect()
+    };
+    let signature = proto::SignatureDef {
+        inputs: infos(&signature.inputs),
+        outputs: infos(&signature.outputs),
+        method_name: "tensorflow/serving/predict".to_owned(),
+    };
+    let saver_def = saver.map(|saver| proto::SaverDef {
+        filename_tensor_name: saver.filename.clone(),
+        save_tensor_name: saver.save.clone(),
+        restore_op_name: saver.restore.clone(),
+        max_to_keep: 5,
+        sharded: false,
+        version: 2,
+    });
+    let info = proto::MetaInfoDef { tags: vec!["serve".to_owned()], tensorflow_version: WRITTEN_AS.to_owned() };
+    let meta = proto::MetaGraphDef {
+        meta_info_def: Some(info),
+        graph_def: Some(super::graph_def(nodes)),
+        saver_def,
+        signature_def: BTreeMap::from([("serving_default".to_owned(), signature)]),
+        ..proto::MetaGraphDef::default()
+    };
+    proto::SavedModel { saved_model_schema_version: 1, meta_graphs: vec![meta] }.encode_to_vec()
 }
 
 /// Whether a file is a SavedModel, by its first fields: a version, then a graph.
