@@ -279,7 +279,7 @@ mod tests {
         assert!(why.contains("are of another model: variable w is float64[] there and float32[2] in the graph, variable n (int64[]) is \
              not there"), "{why}");
         std::fs::write(&file, "text").unwrap();
-        assert!(refused(&file).contains("not a valid safetensors file"));
+        assert!(refused(&file).contains("it is of no form of weights that is read: safetensors"));
         // The same before data is read, by the header alone.
         let checked =
             |path: &Path| check_weights("WEIGHTS", &graph(), At::path(path)).map_err(|error| error.to_string());

@@ -36,7 +36,8 @@ fn a_saved_model_becomes_an_onnx_model_and_another_saved_model() {
     for to in ["m.onnx", "served/", "m2.onnx"] {
         // The last is made of the first: a model that was written is read.
         let from = if to == "m2.onnx" { path("m.onnx") } else { saved() };
-        sandbox.run(&["export", &from, "--to", &path(to)]).expect(0).prints("1 input, 1 output");
+        let said = sandbox.run(&["export", &from, "--to", &path(to)]).expect(0).stdout;
+        assert!(said.contains(": 1 input, 1 output, "), "{said}");
         assert_eq!(answer(&sandbox, path(to).trim_end_matches('/'), feed, "output_0"), wanted, "{to}");
     }
     let again = sandbox.run(&["export", &saved(), "--to", &path("served")]).expect(2);
@@ -117,5 +118,4 @@ fn ops_of_images_and_shapes_are_written() {
     let refused = sandbox.run(&["export", &other, "--weights", &own, "--to", &path("n.onnx")]).expect(2);
     refused.complains(&["ONNX cannot say a part of this graph: Digamma (node y: there is no rule for this op)"]);
     assert!(!sandbox.path("n.onnx").exists());
-    sandbox.run(&["export", &graph, "--to", &path("n.onnx")]).expect(2).complains(&["has no value", "--weights"]);
 }
