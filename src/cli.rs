@@ -29,6 +29,7 @@ mod groups;
 mod guard;
 mod host;
 mod inputs;
+mod inspect;
 mod join;
 mod log;
 mod man;
@@ -85,6 +86,7 @@ Examples:
   meshtf run graph.json          run it in this process, without a network
   meshtf plan graph.json         show placement and transfers without a run
   meshtf summary digits.json     layers, shapes, parameters, memory
+  meshtf inspect model.onnx      inputs, outputs, ops, tensors of any model
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add gradients
   meshtf new table houses.csv    write a model for a table, series, images
@@ -161,6 +163,7 @@ enum Command {
     Plan(plan::Args),
     Summary(summary::Args),
     Ops(ops::Args),
+    Inspect(inspect::Args),
     Differentiate(differentiate::Args),
     Example(example::Args),
     New(new::Args),
@@ -253,6 +256,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Summary(args) => summary::summary(args),
         Command::Ops(args) => ops::ops(args),
+        Command::Inspect(args) => inspect::inspect(args),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Example(args) => example::example(args),
         Command::New(args) => new::new(args),

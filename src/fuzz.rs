@@ -34,7 +34,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "npy", run: numpy },
     Target { name: "op", run: meshtf_exec::fuzz::op },
     Target { name: "saved", run: meshtf_exec::fuzz::saved },
+    Target { name: "saved_model", run: saved_model },
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },
+    Target { name: "weight_rules", run: meshtf_weights::fuzz::rules },
+    Target { name: "weights", run: meshtf_weights::fuzz::file },
 ];
 
 /// Runs the target of this name; returns whether it could read the bytes.
@@ -70,6 +73,18 @@ fn graph_def(bytes: &[u8]) -> bool {
         assert_eq!(format!("{nodes:?}"), format!("{again:?}"));
     }
     Graph::new(nodes).is_ok()
+}
+
+/// A SavedModel or MetaGraph, without the files next to it; and the list of what an ONNX model has.
+fn saved_model(bytes: &[u8]) -> bool {
+    use meshtf_graph::graphdef::meta;
+    if meshtf_onnx::is_model(bytes) {
+        return meshtf_onnx::describe(bytes).is_ok();
+    }
+    match meta::is_meta_graph(bytes) {
+        true => meta::read_meta_graph(bytes).is_ok(),
+        false => meta::is_saved_model(bytes) && meta::saved_model(bytes).is_ok(),
+    }
 }
 
 fn numpy(bytes: &[u8]) -> bool {

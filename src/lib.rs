@@ -71,6 +71,8 @@ pub mod random;
 pub mod trainer;
 #[doc(hidden)]
 pub mod verify;
+#[doc(hidden)]
+pub mod weight_file;
 
 pub mod doctor;
 pub mod doors;

@@ -1,19 +1,35 @@
-//! Files of programs: the one function that recognises graph.json, GraphDef and ONNX by their content.
+//! Files of programs: the functions that recognise graph.json, GraphDef, MetaGraph, SavedModel and ONNX by their content.
 
+pub mod saved;
+mod vocabulary;
+
+use std::path::{Path, PathBuf};
+
+use meshtf_graph::graphdef::meta;
 use meshtf_graph::{Beside, FormatError, Program};
 use meshtf_onnx::Port;
 use meshtf_tensor::failure::Failure;
 
-/// The inputs and outputs of an ONNX model, whose names and element types a graph does not have. Empty for other formats.
+/// The inputs and outputs of a model, whose names a graph does not have. Empty for other formats.
 #[derive(Clone, Debug, Default)]
 pub struct Ports {
+    /// Those of an ONNX model, which have element types, too.
     inputs: Vec<Port>,
     outputs: Vec<Port>,
+    /// Those of a signature, and their tensors.
+    named: Vec<(String, String)>,
+    /// The tensors of its inputs.
+    fed: Vec<String>,
+    /// Whether it is a SavedModel or a MetaGraph, whose `init` restores what the file has.
+    pub is_model: bool,
 }
 
 impl Ports {
     /// The tensor of a name of the model; any other name is that of a tensor already.
     pub fn tensor<'a>(&'a self, name: &'a str) -> &'a str {
+        if let Some((_, tensor)) = self.named.iter().find(|(own, _)| own == name) {
+            return tensor;
+        }
         let all = || self.inputs.iter().chain(&self.outputs);
         let named = all().find(|port| port.name == name && port.tensor != name);
         // A name of a tensor comes first, should one be the other's name in the model.
@@ -21,6 +37,17 @@ impl Ports {
             Some(port) => &port.tensor,
             None => name,
         }
+    }
+
+    /// The inputs of the model with the tensors by which they are fed.
+    pub fn named_inputs(&self) -> Vec<(String, String)> {
+        let own = self.inputs.iter().map(|port| (port.name.clone(), port.tensor.clone()));
+        own.chain(self.named.iter().filter(|(_, tensor)| self.fed.contains(tensor)).cloned()).collect()
+    }
+
+    /// The tensors by which the inputs are fed.
+    pub fn feeds(&self) -> Vec<String> {
+        self.inputs.iter().map(|port| port.tensor.clone()).chain(self.fed.clone()).collect()
     }
 
     /// The input that is fed by this tensor.
@@ -48,11 +75,55 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
 /// # Errors
 /// As [`read`], and if such a file cannot be read.
 pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<(Program, Ports), FormatError> {
+    if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
+        return saved::program(saved::served(bytes)?, (None, Path::new("")), None);
+    }
+    if meta::is_meta_graph(bytes) {
+        return saved::program(meta::read_meta_graph(bytes)?, (None, Path::new("")), None);
+    }
     if !meshtf_onnx::is_model(bytes) {
         return Ok((meshtf_train::model::file::read_beside(bytes, beside)?, Ports::default()));
     }
     let model = meshtf_onnx::read(bytes, beside)?;
     let fetch = model.outputs.iter().map(|port| port.tensor.clone()).collect();
     let program = Program { nodes: model.nodes, fetch, ..Program::default() };
-    Ok((program, Ports { inputs: model.inputs, outputs: model.outputs }))
+    Ok((program, Ports { inputs: model.inputs, outputs: model.outputs, ..Ports::default() }))
+}
+
+/// The file of the program at a path: a SavedModel is a folder.
+pub fn file_of(path: &Path) -> PathBuf {
+    let saved = path.join(crate::weight_file::SAVED_MODEL);
+    if saved.is_file() { saved } else { path.to_owned() }
+}
+
+/// As [`read_beside`], for a file at a path: variables of a SavedModel or a MetaGraph have the values that lie next to it, and
+/// feeds and fetches the names of a signature.
+///
+/// # Errors
+/// As [`read_beside`]; if there is no such signature, or the values do not fit.
+pub fn read_at(
+    path: &Path,
+    bytes: &[u8],
+    beside: &mut Beside,
+    signature: Option<&str>,
+) -> Result<(Program, Ports), FormatError> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
+        let prefix = crate::weight_file::prefix(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+        return saved::program(saved::served(bytes)?, (prefix.as_deref(), folder), signature);
+    }
+    if meta::is_meta_graph(bytes) {
+        // `model.ckpt.meta` lies next to `model.ckpt.index`.
+        let prefix = path.extension().filter(|ending| *ending == "meta").map(|_| path.with_extension(""));
+        let prefix = prefix.and_then(|prefix| crate::weight_file::prefix(&prefix));
+        return saved::program(meta::read_meta_graph(bytes)?, (prefix.as_deref(), folder), signature);
+    }
+    match signature {
+        Some(name) => Err(FormatError::NoGraph {
+            why: format!(
+                "it has no signatures, and so none named {name:?}: --signature is for a SavedModel or a MetaGraph"
+            ),
+        }),
+        None => read_beside(bytes, beside),
+    }
 }

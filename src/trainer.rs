@@ -43,8 +43,7 @@ pub use self::observer::{Error, Observed, Observer};
 pub use self::rows::DataFile;
 pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
-use self::stored::Which;
-use self::weights::Weights;
+use self::weights::{At, Weights};
 use self::worker_files::Holders;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
@@ -326,9 +325,7 @@ impl Trainer {
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => {
-                Weights::add(graph, path, Which::Best, false).map(|(graph, weights)| (graph, Some(weights)))?
-            }
+            Some(path) => Weights::add(graph, At::path(path)).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {

@@ -1,4 +1,6 @@
-//! `meshtf export` and `meshtf import`: a training's state in the forms of other programs, and back.
+//! `meshtf export` and `meshtf import`: a training's state, or a graph with weights, in the forms of other programs, and back.
+
+mod graph;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,24 +10,29 @@ use meshtf::trainer::weights::origin;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
 
+use super::inputs::MapArgs;
 use super::paint::warn;
 use super::{Exit, Outcome, Trouble, output};
 
-/// Convert a saved state of a training to another format
+/// Convert weights, or a graph with weights, to another format
 ///
-/// Reads the best weights in a folder of --checkpoint if there are some, else its last state, or one file, and writes the
-/// variables of the model by name.
+/// The extension of --to says the form. Weights: those of a training (the best in a folder of --checkpoint if there are some,
+/// else its last state), or of a file that `meshtf inspect` lists, are written by name. A graph with --weights, a SavedModel or
+/// an ONNX model becomes an ONNX model (.onnx) or a SavedModel (a folder). Files are written whole or not at all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf export run1 --to model.safetensors
   meshtf export run1 --to model.npz       numpy.load(\"model.npz\")[\"w\"]
+  meshtf export digits.json --weights run1 --fetch best --to m.onnx
+  meshtf export digits.json --weights run1 --fetch best --to saved/
   meshtf export run1 --last --to tf/model
                                           tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
-    /// Folder of --checkpoint, or a file: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
+    /// Folder of --checkpoint, a file of weights, or the prefix of a TensorFlow checkpoint; for .onnx and a SavedModel, a graph
     pub from: PathBuf,
-    /// File to write: .safetensors, .npz, or the prefix of a TensorFlow checkpoint, without an extension or with .ckpt
+    /// File to write: .safetensors, .npz, .onnx, the prefix of a TensorFlow checkpoint (without an extension or with .ckpt), or
+    /// the folder of a SavedModel, new or empty, with / at its end
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
     /// Use the moving averages of the weights, under the names of the weights
@@ -38,6 +45,17 @@ pub struct ExportArgs {
     /// Use the last state of the folder even if there are best weights
     #[arg(long)]
     pub last: bool,
+    /// Weights for the variables of the graph that is written; not needed for a model that has its own
+    #[arg(long, value_name = "PATH")]
+    pub weights: Option<PathBuf>,
+    #[command(flatten)]
+    pub map: MapArgs,
+    /// Tensor to fetch, an output of the model that is written; repeatable, or separated by commas [default: the file's]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    pub fetch: Vec<String>,
+    /// Signature of a SavedModel that is read [default: serving_default, or the only one]
+    #[arg(long, value_name = "NAME")]
+    pub signature: Option<String>,
 }
 
 /// Convert a file of weights to a saved state of a training
@@ -59,8 +77,8 @@ pub struct ImportArgs {
 }
 
 pub(super) fn export(args: ExportArgs) -> Outcome {
-    if args.to.is_dir() {
-        return Err(Trouble::input(format!("--to {}: this is a folder; expected a file", args.to.display())));
+    if let Some(form) = graph::Form::of(&args.to)? {
+        return graph::export(&args, form);
     }
     check_form(&args.to)?;
     let (file, mut contents) = read(&args.from, if args.last { Which::Last } else { Which::Best })?;

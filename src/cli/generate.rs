@@ -74,7 +74,7 @@ pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
     let text = args.trained.text()?;
     let section = read_generate(&text).map_err(|why| at(&why))?;
     let sources = read_data(&text).map_err(|why| at(&why))?.feed;
-    check_weights("WEIGHTS", &graph, &args.trained.weights, args.trained.which())?;
+    check_weights("WEIGHTS", &graph, args.trained.at())?;
     let fits = fits(&args.trained.weights, args.trained.which())?;
     let alphabet = Alphabet::of(&graph, &section, &sources, &fits).map_err(|why| at(&why))?;
     let writer = Writer::of(&graph, section, alphabet).map_err(|why| at(&why))?;

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use meshtf::program_file::{self, Ports};
 use meshtf::trainer::answers::{Answer, answers};
 use meshtf::trainer::folder::other_image;
-use meshtf::trainer::stored::{Which, fits};
+use meshtf::trainer::stored::fits;
 use meshtf::trainer::unseen::Unseen;
-use meshtf::trainer::weights::check_weights;
+use meshtf::trainer::weights::{At, check_weights};
 use meshtf::trainer::{Fits, reads_alike};
+use meshtf::weight_file;
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, Signature};
 use meshtf_graph::{
@@ -23,6 +24,7 @@ use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 use meshtf_train::data::{FilePart, read_tensor};
 use meshtf_train::file::{self, DataSection, DataSource, Take, read_data};
+use meshtf_weights::map::Rules;
 
 use super::Trouble;
 use super::paint::mention;
@@ -37,8 +39,13 @@ const MAX_NAMED: usize = 8;
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphArgs {
-    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), or an ONNX model; - is stdin
+    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary) or MetaGraph, an ONNX model, or the folder of a SavedModel;
+    /// - is stdin
     graph: PathBuf,
+    /// Signature of a SavedModel, whose inputs and outputs are names for --feed and --fetch [default: serving_default, or the
+    /// only one]
+    #[arg(long, value_name = "NAME")]
+    signature: Option<String>,
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
@@ -50,6 +57,26 @@ pub(super) struct GraphArgs {
     /// Node to run without fetching its outputs; repeatable, or separated by commas
     #[arg(long = "run", value_name = "NODE", value_delimiter = ',')]
     targets: Vec<String>,
+}
+
+/// Rules by which the tensors of --weights get the names of the graph's variables.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct MapArgs {
+    /// File with rules that give the tensors of --weights the names of variables: a list such as [{"prefix": "model.", "to":
+    /// ""}, {"pattern": "layer(\\d+)", "to": "h$1"}, {"name": "fc.weight", "to": "out/kernel", "transpose": [1, 0]}, {"prefix":
+    /// "aux.", "drop": true}]; each applies to the name that those before it made
+    #[arg(long, value_name = "FILE", requires = "weights")]
+    map: Option<PathBuf>,
+}
+
+impl MapArgs {
+    /// The rules of the file.
+    pub fn rules(&self) -> Result<Option<Rules>, Trouble> {
+        let Some(path) = &self.map else { return Ok(None) };
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--map {}: {why}", path.display()));
+        let text = String::from_utf8(read(path)?).map_err(|_| at(&"it is not text"))?;
+        Rules::read(&text).map(Some).map_err(|failure| at(&failure.message))
+    }
 }
 
 /// `--feed NAME=VALUE`, parsed.
@@ -106,7 +133,7 @@ fn as_wanted(fed: Tensor, value: &str, graph: &Graph, output: Output) -> Result<
 }
 
 /// The bytes of a file; `-` is stdin.
-fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     let name = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let cannot = |error: std::io::Error| Trouble::input(format!("{name}: {error}"));
     let file: Box<dyn Read> = if path.as_os_str() == "-" {
@@ -129,19 +156,27 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
 
 /// As [`read_graph`], with the bytes of the file.
 pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Trouble> {
-    read_with_ports(path).map(|(program, graph, bytes, _)| (program, graph, bytes))
+    read_with_ports(path, None).map(|(program, graph, bytes, _)| (program, graph, bytes))
 }
 
-/// As [`read_program`], with the inputs and outputs of an ONNX model.
-fn read_with_ports(path: &Path) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
+/// As [`read_program`], with the inputs and outputs of a model: those of a signature, where it has several.
+pub(super) fn read_with_ports(
+    path: &Path,
+    signature: Option<&str>,
+) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let path = &program_file::file_of(path);
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
-    let (mut program, ports) = program_file::read_beside(&bytes, &mut beside).map_err(|error| match error {
+    let read = program_file::read_at(path, &bytes, &mut beside, signature);
+    let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
-        error => at(&error),
+        error => match no_graph(path, &error) {
+            Some(why) => at(&why),
+            None => at(&error),
+        },
     })?;
     let graph = Graph::new(std::mem::take(&mut program.nodes));
     let graph = graph.and_then(|graph| graph.check_shapes().map(|()| graph)).map_err(|error| {
@@ -150,6 +185,23 @@ fn read_with_ports(path: &Path) -> Result<(Program, Graph, Vec<u8>, Ports), Trou
         at(&place.map_or_else(|| why.clone(), |place| format!("{place}: {why}")))
     })?;
     Ok((program, graph, bytes, ports))
+}
+
+/// The reason why a file is no graph, if it is a file of another kind.
+pub(super) fn no_graph(path: &Path, error: &FormatError) -> Option<String> {
+    if matches!(error, FormatError::Node { .. } | FormatError::TooLarge { .. }) || path.as_os_str() == "-" {
+        return None;
+    }
+    let source = weight_file::source(path).ok()?;
+    match meshtf_weights::Form::of(&source) {
+        Ok(Some(form)) => Some(format!(
+            "it has weights alone ({form}), and no graph: `meshtf inspect {0}` lists them; for a graph with variables of those names, use \
+             `meshtf run GRAPH --weights {0}`",
+            path.display()
+        )),
+        Ok(None) => meshtf_weights::other(&source).ok().flatten(),
+        Err(_) => None,
+    }
 }
 
 /// The text of an error in a node of a layer, as one of the layer.
@@ -230,9 +282,9 @@ pub(super) struct StepRequest {
 impl GraphArgs {
     /// Reads the file and every feed, and checks them against each other.
     /// `weights` has what was measured for the training of the model.
-    pub fn read(&self, weights: Option<(&Path, Which)>) -> Result<StepRequest, Trouble> {
+    pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph, bytes, ports) = read_with_ports(&self.graph)?;
+        let (program, graph, bytes, ports) = read_with_ports(&self.graph, self.signature.as_deref())?;
         let named = |names: &[String]| names.iter().map(|name| ports.tensor(name).to_owned()).collect();
 
         // Explicit fetches or targets mean that the current values of the variables are kept.
@@ -241,7 +293,8 @@ impl GraphArgs {
             true => (program.fetch, program.targets),
             false => (named(&self.fetch), self.targets.clone()),
         };
-        let runs_init = by_file && !program.init.is_empty();
+        // The values that a model restores are part of it, whatever is fetched.
+        let runs_init = (by_file || ports.is_model) && !program.init.is_empty();
         let init = program.init;
         if fetches.is_empty() && targets.is_empty() {
             return Err(Trouble::input(format!(
@@ -325,7 +378,7 @@ impl GraphArgs {
         let fits = trained.map(|trained| trained.fits).unwrap_or_default();
         let file = self.graph.clone();
         let fed = self.feed.iter().filter_map(|feed| feed.value.strip_prefix('@')).map(PathBuf::from);
-        let files = fed.chain([file.clone()]).chain(weights.map(|(path, _)| path.to_owned())).collect();
+        let files = fed.chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
         let text = bytes;
         Ok(StepRequest { file, files, graph, ports, feeds, fetches, targets, init, runs_init, text, fits, read })
     }
@@ -339,13 +392,13 @@ struct Trained {
 
 impl Trained {
     /// `text`: the bytes of the graph's file.
-    fn read(file: &Path, text: &[u8], graph: &Graph, weights: Option<(&Path, Which)>) -> Result<Trained, Trouble> {
+    fn read(file: &Path, text: &[u8], graph: &Graph, weights: Option<At>) -> Result<Trained, Trouble> {
         let data = read_data(std::str::from_utf8(text).unwrap_or_default());
         let data = data.map_err(|why| Trouble::input(format!("{}: {why}", file.display())))?;
         let fits = match weights {
-            Some((path, which)) => {
-                check_weights("--weights", graph, path, which)?;
-                fits(path, which)?
+            Some(at) => {
+                check_weights("--weights", graph, at)?;
+                fits(at.path, at.which)?
             }
             None => Fits::default(),
         };

@@ -4,17 +4,19 @@ mod draw;
 mod svg;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use meshtf::Client;
 use meshtf::protocol::SessionOptions;
+use meshtf::trainer::weights::{At, check_weights};
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_graph::plan::{Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
-use super::inputs::GraphArgs;
+use super::inputs::{GraphArgs, MapArgs};
 use super::paint::{Paint, Tone};
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
@@ -58,6 +60,11 @@ pub struct Args {
     /// Print the plan as an SVG picture, with a lane for each device; in large plans, nodes share boxes
     #[arg(long, conflicts_with_all = ["json", "nodes", "dot"])]
     svg: bool,
+    /// Weights for the variables, whose names, dtypes and shapes are compared with them
+    #[arg(long, value_name = "PATH")]
+    weights: Option<PathBuf>,
+    #[command(flatten)]
+    map: MapArgs,
     /// Print JSON: devices, totals, nodes, transfers
     #[arg(long)]
     json: bool,
@@ -67,6 +74,10 @@ pub struct Args {
 
 pub(super) async fn plan(args: Args) -> Outcome {
     let job = args.graph.read(None)?;
+    if let Some(path) = &args.weights {
+        let map = args.map.rules()?;
+        check_weights("--weights", &job.graph, At { map: map.as_ref(), ..At::path(path) })?;
+    }
     let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None, &Arc::default())?

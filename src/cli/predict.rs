@@ -118,7 +118,7 @@ impl Job {
         let (_, graph) = read_graph(&args.trained.graph)?;
         let sections = file::read(&args.trained.text()?);
         let sections = sections.map_err(|why| Trouble::input(format!("{}: {why}", args.trained.from().display())))?;
-        check_weights("WEIGHTS", &graph, &args.trained.weights, args.trained.which())?;
+        check_weights("WEIGHTS", &graph, args.trained.at())?;
         let fits = fits(&args.trained.weights, args.trained.which())?;
         let answers = answers(&graph, &sections, &fits, &args.fetch)?;
         for Answer { fetch, .. } in &answers {

@@ -25,6 +25,8 @@ Examples:
   meshtf run graph.json
   meshtf run graph.json --fetch y --feed x=2.5
   meshtf run model.onnx --feed x=@x.npy
+  meshtf run saved_model/ --feed input=@x.npy
+  meshtf run graph.json --weights state.pt --map map.json
   meshtf run graph.json --backend wgpu --soft-placement")]
 pub struct Args {
     #[command(flatten)]
@@ -45,7 +47,8 @@ pub struct Args {
 }
 
 pub(super) async fn run(args: Args, budget: Arc<Budget>) -> Outcome {
-    let job = args.graph.read(args.steps.weights())?;
+    let map = args.steps.map.rules()?;
+    let job = args.graph.read(args.steps.weights(map.as_ref()))?;
     args.steps.check(&job)?;
     let data = data_dir(args.data.as_deref())?;
     let deadline = Deadline::after(args.steps.timeout);

@@ -1,7 +1,7 @@
 //! `meshtf submit`: runs a graph on the nodes that are up.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,16 +10,17 @@ use indicatif::ProgressBar;
 use meshtf::protocol::SessionOptions;
 use meshtf::protocol::look::Fetched;
 use meshtf::trainer::stored::Which;
-use meshtf::trainer::weights::Weights;
+use meshtf::trainer::weights::{At, Weights};
 use meshtf::{Client, Init, RunOutput, Session, StepEvent};
 use meshtf_graph::plan::Summary;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
+use meshtf_weights::map::Rules;
 use serde_json::{Map, json};
 
 use super::bar::bar;
 use super::guard::GuardArgs;
-use super::inputs::{GraphArgs, StepRequest};
+use super::inputs::{GraphArgs, MapArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
 use super::predictions::{Form, save_records};
@@ -43,6 +44,7 @@ Examples:
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
   meshtf submit train.json --run train --steps 100 --trace step.json
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
+  meshtf submit graph.json --weights bert.safetensors --map map.json
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
     #[command(flatten)]
@@ -78,10 +80,13 @@ pub(super) struct StepArgs {
     /// skipped if all have one
     #[arg(long)]
     init: bool,
-    /// Weights for the variables, in place of init: a safetensors file, or the folder of a training, whose best weights are used
-    /// if there are some, else its last state
+    /// Weights for the variables, in place of init: a file of any form that `meshtf inspect` lists (safetensors, .npz, PyTorch,
+    /// Keras, GGUF, a TensorFlow checkpoint, ...), or the folder of a training, whose best weights are used if there are some,
+    /// else its last state
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
+    #[command(flatten)]
+    pub map: MapArgs,
     /// Use the moving averages of the weights, from the training; with --weights
     #[arg(long, requires = "weights")]
     averages: bool,
@@ -131,7 +136,8 @@ fn numbers(fetched: &[Fetched]) -> String {
 pub(super) async fn submit(mut args: Args) -> Outcome {
     // One step has no earlier one to go back to.
     args.steps.guard = args.guard.every().filter(|_| args.steps.steps > 1);
-    let job = args.graph.read(args.steps.weights())?;
+    let map = args.steps.map.rules()?;
+    let job = args.graph.read(args.steps.weights(map.as_ref()))?;
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
@@ -147,9 +153,10 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
 }
 
 impl StepArgs {
-    /// The file or the folder of the weights, and which state of a folder is meant.
-    pub fn weights(&self) -> Option<(&Path, Which)> {
-        self.weights.as_deref().map(|path| (path, self.which()))
+    /// The weights, whose names `map` changes.
+    pub fn weights<'a>(&'a self, map: Option<&'a Rules>) -> Option<At<'a>> {
+        let averages = self.averages;
+        self.weights.as_deref().map(|path| At { path, which: self.which(), averages, map })
     }
 
     fn which(&self) -> Which {
@@ -242,12 +249,14 @@ impl StepArgs {
         let options = SessionOptions { soft_placement, guard, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
-        let (graph, weights) = match &self.weights {
-            Some(path) => {
-                let (graph, weights) = Weights::add(graph, path, self.which(), self.averages)?;
-                if !self.quiet && path.is_dir() {
+        let map = self.map.rules()?;
+        let (graph, weights) = match self.weights(map.as_ref()) {
+            Some(at) => {
+                let (graph, weights) = Weights::add(graph, at)?;
+                if !self.quiet && at.path.is_dir() {
                     mention(format_args!("weights from {}", weights.origin));
                 }
+                weights.remarks.iter().filter(|_| !self.quiet).for_each(mention);
                 (graph, Some(weights))
             }
             None => (graph, None),

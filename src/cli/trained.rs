@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::stored::Which;
-use meshtf::trainer::weights::Weights;
+use meshtf::trainer::weights::{At, Weights};
 use meshtf::{Client, Session};
 use meshtf_graph::Graph;
 use meshtf_tensor::memory::Budget;
@@ -51,6 +51,11 @@ impl TrainedArgs {
         self.with.as_ref().unwrap_or(&self.graph)
     }
 
+    /// The weights.
+    pub fn at(&self) -> At<'_> {
+        At { path: &self.weights, which: self.which(), averages: self.averages, map: None }
+    }
+
     /// The text of that file.
     pub fn text(&self) -> Result<String, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.from().display()));
@@ -68,7 +73,8 @@ impl TrainedArgs {
         work: impl AsyncFnOnce(&Session) -> Outcome,
     ) -> Outcome {
         let tasks = graph.tasks();
-        let (graph, weights) = Weights::add(graph, &self.weights, self.which(), self.averages)?;
+        let (graph, weights) = Weights::add(graph, self.at())?;
+        weights.remarks.iter().filter(|_| !self.quiet).for_each(mention);
         if !self.quiet && self.weights.is_dir() {
             mention(format_args!("weights from {}", weights.origin));
         }

@@ -1,17 +1,21 @@
 //! Tensors by name in files of several forms: safetensors, NumPy's .npz, TensorFlow's checkpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use meshtf_checkpoint::{Checkpoint, DataDir, Saved, Whole, save};
+use meshtf_checkpoint::{DataDir, Saved, Whole, save};
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::safetensors::{self, Contents};
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 use meshtf_train::AVERAGE;
-use meshtf_train::data::{read_npz_all, write_npz};
+use meshtf_train::data::write_npz;
+use meshtf_weights::Entry;
 
 use super::{Error, Fits};
+use crate::weight_file::{self, Listed};
 
 /// The key of a state's metadata for the number of steps after which it was saved.
 pub const STEP: &str = "meshtf.step";
@@ -20,7 +24,7 @@ pub const IMPORTED: &str = "meshtf.imported";
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 /// Maximum number of tensors that are named in a message.
-const MAX_NAMED: usize = 8;
+pub(super) const MAX_NAMED: usize = 8;
 
 /// The file of the best weights in a folder.
 pub(crate) const BEST_FILE: &str = "best.safetensors";
@@ -54,20 +58,36 @@ fn header(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(header)
 }
 
-/// The name, dtype and shape of a tensor.
-pub(crate) type Described = (String, DType, Shape);
-
-/// The names, dtypes and shapes of the tensors that [`read`] reads; returns the path, too.
-pub(crate) fn described(path: &Path, which: Which) -> Result<(PathBuf, Vec<Described>), Error> {
-    let file = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
-    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
-    if !file.with_added_extension("index").exists() && Form::of(&file)? == Form::Safetensors {
-        let all = safetensors::described(&header(&file)?).map_err(|failure| at(&failure.message))?;
-        return Ok((file, all));
+/// Lists the tensors of a file, a checkpoint of TensorFlow by its prefix, or a state of a training in a folder.
+pub fn list(path: &Path, which: Which) -> Result<Listed, Error> {
+    let path = match path.is_dir() && !path.join(weight_file::SAVED_MODEL).exists() {
+        // A folder without states may be that of a model from a hub.
+        true => match of_folder(path, which) {
+            Err(no_state) => match weight_file::list(path) {
+                Ok(None) => return Err(no_state),
+                listed => return listed.map_err(refused).and_then(|listed| listed.ok_or(no_state)),
+            },
+            Ok(state) => state,
+        },
+        false => path.to_owned(),
+    };
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
+    if weight_file::prefix(&path).is_none() && !path.exists() {
+        let name = path.file_name().unwrap_or_default().display();
+        return Err(at(&format!(
+            "there is no such model: expected a folder of saved states, a file of weights, or the prefix of a TensorFlow checkpoint, \
+             beside which {name}.index would lie"
+        )));
     }
-    let (file, contents) = read(&file, which)?;
-    let one = |(name, tensor): (String, Tensor)| (name, tensor.dtype(), tensor.shape().clone());
-    Ok((file, contents.tensors.into_iter().map(one).collect()))
+    weight_file::list(&path).map_err(refused)?.ok_or_else(|| at(&weight_file::refusal(&path)))
+}
+
+/// A failure to read weights as the trainer's error.
+fn refused(failure: Failure) -> Error {
+    match failure.refusal {
+        Some(_) => Error::Failed(failure),
+        None => Error::input(failure.message),
+    }
 }
 
 /// The state of a folder that is read.
@@ -97,8 +117,9 @@ impl Form {
                 if !ending.starts_with("ckpt") && !ending.starts_with(|letter: char| letter.is_ascii_digit()) =>
             {
                 Err(Error::input(format!(
-                    "{}: .{ending} is not a form of weights; expected .safetensors, .npz, or the prefix of a TensorFlow \
-                     checkpoint, without an extension or with .ckpt",
+                    "{}: .{ending} is not a form that is written; expected .safetensors, .npz, the prefix of a TensorFlow \
+                     checkpoint (without an extension or with .ckpt), and for a graph with weights .onnx or a SavedModel (a folder, \
+                     with / at its end)",
                     path.display()
                 )))
             }
@@ -114,47 +135,20 @@ pub fn check_form(path: &Path) -> Result<(), Error> {
 
 /// Reads a file, a checkpoint of TensorFlow by its prefix, or a state of a training in a folder; returns the path, too.
 pub fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
-    let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
-    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
-    let is_checkpoint = path.with_added_extension("index").exists();
-    let contents = match if is_checkpoint { Form::Checkpoint } else { Form::of(&path)? } {
-        Form::Safetensors => safetensors::read(&bytes(&path)?).map_err(|failure| at(&failure.message))?,
-        Form::Npz => {
-            let tensors = read_npz_all(&bytes(&path)?).map_err(|failure| at(&failure.message))?;
-            Contents { tensors, ..Contents::default() }
-        }
-        Form::Checkpoint => checkpoint(&path)?,
+    let listed = list(path, which)?;
+    let bytes = listed.tensors.iter().fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes));
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", listed.path.display()));
+    if bytes > MAX_FILE_BYTES {
+        return Err(at(&format!("its tensors exceed the limit of {MAX_FILE_BYTES} bytes per file")));
+    }
+    let load = |entry: &Entry| match entry.load() {
+        Ok(tensor) => Ok((entry.name.clone(), tensor)),
+        Err(failure) if failure.refusal.is_some() => Err(Error::Failed(failure)),
+        Err(failure) => Err(at(&failure.message)),
     };
-    Ok((path, contents))
-}
-
-fn bytes(path: &Path) -> Result<Vec<u8>, Error> {
-    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
-    let length = fs::metadata(path).map_err(|error| at(&error))?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(at(&format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
-    }
-    meshtf_tensor::memory::admit(length as usize)?;
-    fs::read(path).map_err(|error| at(&error))
-}
-
-fn checkpoint(prefix: &Path) -> Result<Contents, Error> {
-    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", prefix.display()));
-    let (folder, name) = split(prefix)?;
-    if !folder.is_dir() || !folder.join(format!("{name}.index")).exists() {
-        return Err(at(&format!(
-            "there is no such model: expected a folder of saved states, a file .safetensors or .npz, or the prefix of a \
-             TensorFlow checkpoint, beside which {name}.index would lie"
-        )));
-    }
-    let folder = DataDir::new(folder).map_err(|error| at(&error))?;
-    let checkpoint = Checkpoint::open(&folder, name.as_bytes()).map_err(|failure| at(&failure.message))?;
-    let mut tensors = Vec::new();
-    for (name, dtype, _) in checkpoint.tensors() {
-        let tensor = checkpoint.tensor(name, dtype, None).map_err(|failure| at(&failure.message))?;
-        tensors.push((String::from_utf8_lossy(name).into_owned(), tensor));
-    }
-    Ok(Contents { tensors, ..Contents::default() })
+    let tensors = listed.tensors.iter().map(load).collect::<Result<_, _>>()?;
+    let metadata = if listed.is_safetensors { listed.notes.iter().cloned().collect() } else { BTreeMap::new() };
+    Ok((listed.path, Contents { tensors, metadata }))
 }
 
 /// The folder of a file, and its name.
@@ -203,10 +197,15 @@ pub fn average(contents: &mut Contents) -> Result<(), Error> {
     }
     match is_any {
         true => Ok(()),
-        false => Err(Error::input(
-            "it has no moving averages of its tensors, which a training keeps if its section train has \"average\"",
-        )),
+        false => Err(no_averages()),
     }
+}
+
+/// The error of weights without moving averages.
+pub(super) fn no_averages() -> Error {
+    Error::input(
+        "it has no moving averages of its tensors, which a training keeps if its section train has \"average\"",
+    )
 }
 
 /// The state of a folder.
@@ -266,21 +265,29 @@ pub(crate) fn compare(
 ) -> Result<(), String> {
     let saved: BTreeMap<&str, (DType, &Shape)> =
         tensors.iter().map(|&(name, dtype, shape)| (name, (dtype, shape))).collect();
+    let own: BTreeSet<&str> = variables.iter().map(|variable| variable.name.as_str()).collect();
+    let others: Vec<&str> = saved.keys().copied().filter(|name| !own.contains(name)).collect();
     let mut differ = Vec::new();
     for variable in variables {
         let wanted = format!("{}{}", variable.dtype, variable.shape);
         match saved.get(variable.name.as_str()) {
-            None => differ.push(format!("variable {} ({wanted}) is not there", variable.name)),
+            None => {
+                let near = nearest(&variable.name, others.iter().copied());
+                let hint =
+                    if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) };
+                differ.push(format!("variable {} ({wanted}) is not there{hint}", variable.name));
+            }
             Some(&(dtype, shape)) if dtype == variable.dtype && *shape == variable.shape => {}
             Some((dtype, shape)) => {
                 let name = &variable.name;
-                differ.push(format!("variable {name} is {dtype}{shape} there and {wanted} in the graph"));
+                let is_turned = shape.rank() > 1 && shape.dims().iter().rev().eq(variable.shape.dims());
+                let hint = if is_turned { " (--map has rules that turn tensors: \"transpose\")" } else { "" };
+                differ.push(format!("variable {name} is {dtype}{shape} there and {wanted} in the graph{hint}"));
             }
         }
     }
     if extra {
-        let own = |name: &&&str| variables.iter().all(|variable| variable.name != ***name);
-        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the graph")));
+        differ.extend(others.iter().map(|name| format!("{name} is not in the graph")));
     }
     if differ.is_empty() {
         return Ok(());
@@ -331,7 +338,7 @@ mod tests {
         for (name, why) in [
             ("a/none", "beside which none.index would lie"),
             ("none.npz", "none.npz: "),
-            ("a/m.h5", ".h5 is not a form of weights; expected .safetensors"),
+            ("a/m.h5", "there is no such model"),
             ("b", "no saved training state"),
         ] {
             let trouble = read(&folder.child(name), Which::Best).unwrap_err().to_string();

@@ -1,16 +1,20 @@
 //! Loads saved values into a graph's variables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
-use meshtf_tensor::Tensor;
+use meshtf_tensor::{DType, Shape, Tensor};
 use meshtf_train::job::{Kept, restore, variables};
+use meshtf_train::{AVERAGE, Variable};
+use meshtf_weights::Entry;
+use meshtf_weights::map::{Rules, cast, widens};
 
 use super::Error;
 use super::checkpoint::{BEST, BEST_OF};
-use super::stored::{STEP, Which, average, compare, described, read, values};
+use super::stored::{MAX_NAMED, STEP, Which, compare, list, no_averages};
 use crate::Session;
+use crate::weight_file::{self, Listed};
 
 /// Bytes that are set in one step, unless one value is larger.
 const STEP_BYTES: usize = 256 << 20;
@@ -21,10 +25,34 @@ pub struct Weights {
     all: Vec<Weight>,
     /// The file, and its merit if it has the best weights of a training.
     pub origin: String,
+    /// Possible mistakes: tensors that no variable takes, rules of a map that match nothing.
+    pub remarks: Vec<String>,
+}
+
+/// Weights at a path.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    /// The file, the prefix of a checkpoint, or a folder.
+    pub path: &'a Path,
+    /// The state of a training's folder.
+    pub which: Which,
+    /// Whether the moving averages of the weights are meant.
+    pub averages: bool,
+    /// Rules by which the tensors get the names of variables.
+    pub map: Option<&'a Rules>,
+}
+
+impl<'a> At<'a> {
+    /// Those at a path, as they are.
+    pub fn path(path: &'a Path) -> At<'a> {
+        At { path, which: Which::Best, averages: false, map: None }
+    }
 }
 
 #[derive(Debug)]
 struct Weight {
+    /// The node of the variable.
+    variable: String,
     /// The name that is fed with the value.
     feed: String,
     /// The node that is run then.
@@ -38,22 +66,47 @@ impl Weights {
     ///
     /// # Errors
     /// Bad input: the file does not exist, or lacks variables, or has them in another form; the message names them.
-    pub fn add(graph: Graph, path: &Path, which: Which, averages: bool) -> Result<(Graph, Weights), Error> {
-        let (file, mut contents) = read(path, which).map_err(|error| Error::input(format!("weights {error}")))?;
-        if averages {
-            average(&mut contents).map_err(|error| Error::input(format!("weights {}: {error}", file.display())))?;
+    pub fn add(graph: Graph, at: At) -> Result<(Graph, Weights), Error> {
+        let prefixed = |error| match error {
+            Error::Input(why) => Error::input(format!("weights {why}")),
+            other => other,
+        };
+        let (listed, idle) = mapped(at).map_err(prefixed)?;
+        let file = listed.path.display().to_string();
+        let mut tensors = listed.tensors;
+        if at.averages {
+            averaged(&mut tensors).map_err(|error| Error::input(format!("weights {file}: {error}")))?;
         }
         let mut g = GraphBuilder::from(graph);
         let variables = variables(&mut g)?;
-        let values = values(&contents.tensors, &variables, false);
-        let values = values
-            .map_err(|differ| Error::input(format!("weights {}: are of another model: {differ}", file.display())))?;
-        let mut weights = Vec::with_capacity(variables.len());
-        for (variable, value) in variables.iter().zip(values) {
-            let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
-            weights.push(Weight { feed, run, value });
+        let tensors = widened(tensors, &variables)?;
+        differ(&tensors, &variables)
+            .map_err(|differ| Error::input(format!("weights {file}: are of another model: {differ}")))?;
+        let metadata: BTreeMap<String, String> =
+            if listed.is_safetensors { listed.notes.into_iter().collect() } else { BTreeMap::new() };
+        let mut remarks: Vec<String> = idle.into_iter().map(|rule| format!("--map: {rule}")).collect();
+        // A training saves more than a model's own variables.
+        if !metadata.contains_key(STEP) {
+            remarks.extend(unused(&tensors, &variables).map(|unused| format!("{file}: {unused}")));
         }
-        Ok((g.finish()?, Weights { all: weights, origin: origin(&file, &contents.metadata) }))
+        let by_name: BTreeMap<&str, &Entry> = tensors.iter().map(|entry| (entry.name.as_str(), entry)).collect();
+        let mut weights = Vec::with_capacity(variables.len());
+        for variable in &variables {
+            let Some(entry) = by_name.get(variable.name.as_str()) else { continue };
+            let value = entry.load().map_err(|failure| match failure.refusal {
+                Some(_) => Error::Failed(failure),
+                None => Error::input(format!("weights {file}: {}", failure.message)),
+            })?;
+            let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
+            let variable = g.tensor_name(variable.handle);
+            weights.push(Weight { variable, feed, run, value });
+        }
+        Ok((g.finish()?, Weights { all: weights, origin: origin(&listed.path, &metadata), remarks }))
+    }
+
+    /// The values, by the nodes that make the variables.
+    pub fn values(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.all.iter().map(|weight| (weight.variable.as_str(), &weight.value))
     }
 
     /// Gives the variables their values.
@@ -75,20 +128,88 @@ impl Weights {
     }
 }
 
+/// Lists the tensors at a path under their mapped names; returns the rules that match none, too.
+fn mapped(at: At) -> Result<(Listed, Vec<String>), Error> {
+    let mut listed = list(at.path, at.which)?;
+    let Some(rules) = at.map else { return Ok((listed, Vec::new())) };
+    let mapped = rules.apply(std::mem::take(&mut listed.tensors));
+    let mapped =
+        mapped.map_err(|failure| Error::input(format!("{}: --map: {}", listed.path.display(), failure.message)))?;
+    listed.tensors = mapped.tensors;
+    Ok((listed, mapped.idle))
+}
+
+/// Gives variables their moving averages.
+fn averaged(tensors: &mut Vec<Entry>) -> Result<(), Error> {
+    let is_average = |entry: &&Entry| entry.name.ends_with(AVERAGE);
+    let averages: Vec<Entry> = tensors.iter().filter(is_average).cloned().collect();
+    if averages.is_empty() {
+        return Err(no_averages());
+    }
+    for mut average in averages {
+        average.name = average.name.trim_end_matches(AVERAGE).to_owned();
+        if let Some(entry) = tensors.iter_mut().find(|entry| entry.name == average.name) {
+            *entry = average;
+        }
+    }
+    Ok(())
+}
+
+/// Floats of fewer bits as the wider ones of their variables, which have all of their values.
+fn widened(tensors: Vec<Entry>, variables: &[Variable]) -> Result<Vec<Entry>, Error> {
+    let wanted: BTreeMap<&str, DType> =
+        variables.iter().map(|variable| (variable.name.as_str(), variable.dtype)).collect();
+    let one = |entry: Entry| match (wanted.get(entry.name.as_str()), entry.dtype) {
+        (Some(&to), Some(from)) if widens(from, to) => cast(entry, to).map_err(Error::from),
+        _ => Ok(entry),
+    };
+    tensors.into_iter().map(one).collect()
+}
+
+/// Compares tensors with variables.
+///
+/// # Errors
+/// The tensors that differ.
+fn differ(tensors: &[Entry], variables: &[Variable]) -> Result<(), String> {
+    let shapes: Vec<(&str, DType, Shape)> = tensors
+        .iter()
+        .filter_map(|entry| Some((entry.name.as_str(), entry.dtype?, Shape::from(entry.shape.clone()))))
+        .collect();
+    let shapes: Vec<(&str, DType, &Shape)> = shapes.iter().map(|(name, dtype, shape)| (*name, *dtype, shape)).collect();
+    compare(&shapes, variables, false)
+}
+
+/// The tensors that no variable takes, in words.
+fn unused(tensors: &[Entry], variables: &[Variable]) -> Option<String> {
+    let own: BTreeSet<&str> = variables.iter().map(|variable| variable.name.as_str()).collect();
+    let names: Vec<&str> = tensors.iter().map(|entry| entry.name.as_str()).filter(|name| !own.contains(name)).collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let shown = names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let are = if names.len() == 1 { "tensor is of no variable" } else { "tensors are of no variable" };
+    (!names.is_empty()).then(|| format!("{} {are} of the graph: {shown}{more}", names.len()))
+}
+
 /// Checks that there are weights of a graph's variables, before files of data are read for them. `argument`: the name under
 /// which the path was given.
 ///
 /// # Errors
 /// Bad input: there are none, or they are of another model.
-pub fn check_weights(argument: &str, graph: &Graph, path: &Path, which: Which) -> Result<(), Error> {
-    if !path.exists() && !path.with_added_extension("index").exists() {
+pub fn check_weights(argument: &str, graph: &Graph, at: At) -> Result<(), Error> {
+    let path = at.path;
+    if !path.exists() && weight_file::prefix(path).is_none() {
         return Err(Error::input(format!("{argument} {}: does not exist", path.display())));
     }
-    let (file, saved) = described(path, which).map_err(|error| Error::input(format!("{argument} {error}")))?;
+    let prefixed = |error| match error {
+        Error::Input(why) => Error::input(format!("{argument} {why}")),
+        other => other,
+    };
+    let (listed, _) = mapped(at).map_err(prefixed)?;
     let variables = variables(&mut GraphBuilder::from(graph.clone()))?;
-    let saved: Vec<_> = saved.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, shape)).collect();
-    compare(&saved, &variables, false)
-        .map_err(|differ| Error::input(format!("{argument} {}: are of another model: {differ}", file.display())))
+    let file = listed.path.display().to_string();
+    let tensors = widened(listed.tensors, &variables)?;
+    differ(&tensors, &variables)
+        .map_err(|differ| Error::input(format!("{argument} {file}: are of another model: {differ}")))
 }
 
 /// `run1/best.safetensors (least loss 0.0123, after step 400)`.
@@ -110,6 +231,7 @@ mod tests {
     use super::*;
     use crate::LocalCluster;
     use crate::protocol::SessionOptions;
+    use crate::trainer::stored::read;
     use meshtf_engine::adapters::BackendChoice;
     use meshtf_graph as graph;
     use meshtf_tensor::device::Task;
@@ -137,7 +259,7 @@ mod tests {
         save(&folder, "step-000000000009.safetensors", &[w(1.0), ("n", Tensor::scalar(9i64))]);
         let slot = ("w/Adam", Tensor::vector(vec![0f32; 2]));
         save(&folder, "step-000000000010.safetensors", &[w(4.0), ("n", Tensor::scalar(10i64)), slot]);
-        let (graph, weights) = Weights::add(graph(), folder.path(), Which::Best, false).unwrap();
+        let (graph, weights) = Weights::add(graph(), At::path(folder.path())).unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
@@ -149,8 +271,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named() {
         let folder = TempDir::new().unwrap();
-        let refused =
-            |path: &Path| Weights::add(graph(), path, Which::Best, false).map(|_| ()).unwrap_err().to_string();
+        let refused = |path: &Path| Weights::add(graph(), At::path(path)).map(|_| ()).unwrap_err().to_string();
         assert!(refused(folder.path()).contains("it contains no saved training state"));
         assert!(refused(&folder.child("none")).contains("none"));
         let file = save(&folder, "a.safetensors", &[("w", Tensor::scalar(1f64))]);
@@ -158,10 +279,10 @@ mod tests {
         assert!(why.contains("are of another model: variable w is float64[] there and float32[2] in the graph, variable n (int64[]) is \
              not there"), "{why}");
         std::fs::write(&file, "text").unwrap();
-        assert!(refused(&file).contains("not a valid safetensors file"));
+        assert!(refused(&file).contains("it is of no form of weights that is read: safetensors"));
         // The same before data is read, by the header alone.
         let checked =
-            |path: &Path| check_weights("WEIGHTS", &graph(), path, Which::Best).map_err(|error| error.to_string());
+            |path: &Path| check_weights("WEIGHTS", &graph(), At::path(path)).map_err(|error| error.to_string());
         let file = save(&folder, "b.safetensors", &[("w", Tensor::vector(vec![1f32; 3])), ("n", Tensor::scalar(1i64))]);
         let wanted = format!(
             "WEIGHTS {}: are of another model: variable w is float32[3] there and float32[2] in the graph",
@@ -179,5 +300,33 @@ mod tests {
             crate::trainer::stored::write(&folder.child(name), &contents).unwrap();
             checked(&folder.child(name)).unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn rules_give_tensors_the_names_of_variables() {
+        let folder = TempDir::new().unwrap();
+        let half =
+            |values: &[f32]| Tensor::vector(values.iter().map(|&value| half::f16::from_f32(value)).collect::<Vec<_>>());
+        let tensors =
+            [("model.weights", half(&[1.5, -2.0])), ("model.n", Tensor::scalar(3i64)), ("step", Tensor::scalar(1i64))];
+        let file = save(&folder, "a.safetensors", &tensors);
+        let refused = Weights::add(graph(), At::path(&file)).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("variable n (int64[]) is not there"), "{refused}");
+        let rules =
+            r#"[{"prefix": "model.", "to": ""}, {"pattern": "^weights$", "to": "w"}, {"name": "stp", "drop": true}]"#;
+        let rules = Rules::read(rules).unwrap();
+        let (graph, weights) = Weights::add(graph(), At { map: Some(&rules), ..At::path(&file) }).unwrap();
+        let file = file.display();
+        let remarks = [
+            r#"--map: name "stp" matches no tensor; did you mean step?"#.to_owned(),
+            format!("{file}: 1 tensor is of no variable of the graph: step"),
+        ];
+        assert_eq!(weights.remarks, remarks);
+        let task = Task::new("local", 0);
+        let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+        let session = cluster.session(graph, &task, SessionOptions::default()).await.unwrap();
+        weights.set(&session).await.unwrap();
+        let got = session.run().fetch("y").fetch("n").await.unwrap().values;
+        assert_eq!(got, [Tensor::vector(vec![3f32, -4.0]), Tensor::scalar(3i64)]);
     }
 }

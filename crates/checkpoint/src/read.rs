@@ -1,5 +1,6 @@
 //! Restoring: reads the whole index, then the bytes of the requested tensors.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
@@ -15,8 +16,8 @@ use super::{DataDir, MAX_INDEX_BYTES, crc32c, data_loss, io_failure, table};
 /// An existing checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint<'a> {
-    dir: &'a DataDir,
-    prefix: &'a [u8],
+    dir: Cow<'a, DataDir>,
+    prefix: Cow<'a, [u8]>,
     index: Index,
 }
 
@@ -48,7 +49,13 @@ impl<'a> Checkpoint<'a> {
         }
         let index = Index::decode(&bytes)
             .map_err(|failure| Failure::new(failure.code, format!("{}: {}", path.display(), failure.message)))?;
-        Ok(Checkpoint { dir, prefix, index })
+        Ok(Checkpoint { dir: Cow::Borrowed(dir), prefix: Cow::Borrowed(prefix), index })
+    }
+
+    /// The same checkpoint, for a holder that outlives the names by which it was opened.
+    pub fn into_owned(self) -> Checkpoint<'static> {
+        let Checkpoint { dir, prefix, index } = self;
+        Checkpoint { dir: Cow::Owned(dir.into_owned()), prefix: Cow::Owned(prefix.into_owned()), index }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -115,7 +122,7 @@ impl<'a> Checkpoint<'a> {
     fn read(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         let count = entry.shape.checked_elements(entry.dtype)?;
         let suffix = format!(".data-{:05}-of-{:05}", entry.shard, self.index.shards);
-        let path = self.dir.resolve(&[self.prefix, suffix.as_bytes()].concat())?;
+        let path = self.dir.resolve(&[&self.prefix, suffix.as_bytes()].concat())?;
         let io = |error: std::io::Error| io_failure(&format!("cannot read {name} from"), &path, &error);
         let mut file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();

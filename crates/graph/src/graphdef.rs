@@ -11,6 +11,7 @@ mod expand;
 mod flow;
 mod function;
 mod library;
+pub mod meta;
 mod proto;
 mod read_json;
 mod tensor;

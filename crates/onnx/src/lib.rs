@@ -11,13 +11,16 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `describe` | the content of a model as a list |
 //! | `elem`, `weight` | element types, and the dtypes that hold those that meshtf lacks; constants |
+//! | `save` | the way back: a graph as a model |
 //! | `node`, `fold` | a node as its rule sees it; constants computed from constants |
 //! | `flow` | subgraphs spliced into branches and loops |
 //! | `value` | protos of tensors, sequences and optionals, which steps are fed and results are written as |
 
 mod bounds;
 mod cx;
+mod describe;
 mod elem;
 mod emit;
 mod flow;
@@ -26,11 +29,13 @@ mod help;
 mod lower;
 mod node;
 pub mod proto;
+pub mod save;
 mod value;
 mod weight;
 
 use std::collections::{HashMap, HashSet};
 
+pub use describe::{Description, Weight, describe};
 pub use elem::Elem;
 pub use lower::{Operator, operators};
 use meshtf_graph::{Beside, FormatError, NodeDef};

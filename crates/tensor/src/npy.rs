@@ -29,6 +29,23 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
     tensor(&descr, fortran_order, Shape::from(shape), data)
 }
 
+/// The dtype and the shape of a file that begins with these bytes.
+///
+/// # Errors
+/// InvalidArgument for a header that [`read`] refuses.
+pub fn described(start: &[u8]) -> Result<(DType, Vec<usize>)> {
+    let header = Header::parse(split(start).map_err(bad)?.0).map_err(bad)?;
+    Ok((Item::parse(&header.descr).map_err(bad)?.dtype, header.shape))
+}
+
+/// The offset of the elements of a file that begins with these bytes.
+///
+/// # Errors
+/// InvalidArgument if they are not the complete header of a .npy file.
+pub fn begin(start: &[u8]) -> Result<usize> {
+    split(start).map(|(_, data)| start.len() - data.len()).map_err(bad)
+}
+
 /// The tensor of elements in the layout of a file.
 fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result<Tensor> {
     let item = Item::parse(descr).map_err(bad)?;

@@ -142,6 +142,41 @@ pub fn described(header: &[u8]) -> Result<Vec<(String, DType, Shape)>> {
     tensors(&header).map(one).collect()
 }
 
+/// A tensor as a header describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Info {
+    /// Its name.
+    pub name: String,
+    /// The format's name of its element type.
+    pub stored: String,
+    /// The dtype of it; `None` if meshtf has none.
+    pub dtype: Option<DType>,
+    /// Its sizes.
+    pub shape: Vec<usize>,
+    /// The offset of its elements after the header.
+    pub begin: u64,
+    /// The offset of their end.
+    pub end: u64,
+}
+
+/// The tensors of a file that begins with this complete header, in the order of their elements, also those of dtypes that meshtf
+/// lacks.
+///
+/// # Errors
+/// InvalidArgument with the error in the header.
+pub fn entries(header: &[u8]) -> Result<Vec<Info>> {
+    let (_, header) = parsed(header)?;
+    let one = |(name, info): (String, &TensorInfo)| Info {
+        name,
+        stored: info.dtype.to_string(),
+        dtype: dtype(info).ok(),
+        shape: info.shape.clone(),
+        begin: info.data_offsets.0 as u64,
+        end: info.data_offsets.1 as u64,
+    };
+    Ok(tensors(&header).map(one).collect())
+}
+
 /// The tensors of a file of `length` bytes that begins with this complete header, in the order of their elements, each with the
 /// [`Head`] of its examples; `None` for a scalar.
 ///

@@ -45,7 +45,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 pub use npz::{Member, find as find_npz, largest as largest_in_npz};
-pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
+pub use npz::{read as read_npz, write as write_npz};
 pub use options::{Category, ClassWeights, Classes, DatePart, LayoutOptions, Missing, Normalize, TableOptions};
 pub use order::Order;
 pub use records::{Layout, Record, Scanned};

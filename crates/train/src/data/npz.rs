@@ -2,8 +2,8 @@
 
 use std::io::{Cursor, Read, Seek, Write};
 
-use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy};
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Tensor, npy};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
@@ -11,8 +11,6 @@ use super::file::{all_of, chosen};
 
 /// The suffix of an array's file name.
 const ENDING: &str = ".npy";
-/// Most bytes of all arrays that are read together.
-const MAX_BYTES: usize = 4 * MAX_TENSOR_BYTES;
 
 /// Reads one array: the named one, or the only one.
 ///
@@ -74,31 +72,6 @@ pub fn largest(from: impl Read + Seek) -> Result<u64> {
     Ok(largest)
 }
 
-/// Reads all arrays, in the order of the archive.
-///
-/// # Errors
-/// InvalidArgument if the bytes are not an archive of arrays; ResourceExhausted if they decompress to more than the limit.
-pub fn read_all(bytes: &[u8]) -> Result<Vec<(String, Tensor)>> {
-    read_within(bytes, MAX_BYTES)
-}
-
-fn read_within(bytes: &[u8], limit: usize) -> Result<Vec<(String, Tensor)>> {
-    let mut archive = open(bytes)?;
-    let files: Vec<String> = archive.file_names().map(str::to_owned).collect();
-    let names = files.iter().filter_map(|file| file.strip_suffix(ENDING));
-    let (mut arrays, mut total) = (Vec::new(), 0usize);
-    for name in names {
-        let array = array(&mut archive, name)?;
-        total = total.saturating_add(array.bytes().map_or(0, <[u8]>::len));
-        if total > limit {
-            let why = format!("its arrays unpack to more than {limit} bytes, which is the limit for all together");
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
-        arrays.push((name.to_owned(), array));
-    }
-    Ok(arrays)
-}
-
 fn open(bytes: &[u8]) -> Result<ZipArchive<Cursor<&[u8]>>> {
     opened(Cursor::new(bytes))
 }
@@ -136,21 +109,4 @@ pub fn write(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> Result<()> {
     }
     let mut to = archive.finish().map_err(|error| at("the archive", &error))?;
     to.flush().map_err(|error| at("the archive", &error))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use super::*;
-
-    #[test]
-    fn all_arrays_together_have_a_limit() {
-        let arrays = ["a", "b"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 25])));
-        let mut file = Cursor::new(Vec::new());
-        write(&mut file, &arrays).unwrap();
-        assert_eq!(read_within(file.get_ref(), 200).unwrap(), arrays);
-        let refused = read_within(file.get_ref(), 199).unwrap_err();
-        assert!(refused.message.contains("more than 199 bytes"), "{refused}");
-    }
 }

@@ -1,0 +1,281 @@
+//! A graph with the values of its variables as an ONNX model or a SavedModel.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use meshtf::trainer::stored::Which;
+use meshtf::trainer::weights::{At, Weights};
+use meshtf_checkpoint::{DataDir, Saved, Whole, save};
+use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature};
+use meshtf_graph::op::Role;
+use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
+use meshtf_onnx::save::Export;
+use meshtf_tensor::failure::counted;
+use meshtf_tensor::{DType, Shape, Tensor};
+
+use super::ExportArgs;
+use crate::cli::inputs::read_with_ports;
+use crate::cli::paint::mention;
+use crate::cli::{Exit, Outcome, Trouble, output};
+
+/// The forms of a graph.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Onnx,
+    SavedModel,
+}
+
+impl Form {
+    /// The form of a path; `None` if it is one of weights.
+    pub fn of(path: &Path) -> Result<Option<Form>, Trouble> {
+        if path.is_dir() {
+            let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+            return match is_empty {
+                true => Ok(Some(Form::SavedModel)),
+                false => Err(Trouble::input(format!(
+                    "--to {}: this folder is not empty; name a file, or a new folder for a SavedModel",
+                    path.display()
+                ))),
+            };
+        }
+        let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        Ok(match path.extension() {
+            _ if is_folder => Some(Form::SavedModel),
+            Some(ending) if ending == "onnx" => Some(Form::Onnx),
+            _ => None,
+        })
+    }
+}
+
+/// A graph to be written.
+struct Model {
+    graph: Graph,
+    /// Names and tensors.
+    inputs: Vec<(String, Output)>,
+    outputs: Vec<(String, Output)>,
+    /// By the nodes that make the variables.
+    values: HashMap<NodeId, Tensor>,
+}
+
+pub fn export(args: &ExportArgs, form: Form) -> Outcome {
+    let model = read(args)?;
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("cannot write {}: {why}", args.to.display()));
+    let folder = args.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        fs::create_dir_all(folder).map_err(|error| at(&error))?;
+    }
+    let (inputs, outputs) = (model.inputs.len(), model.outputs.len());
+    let values = model.values.len();
+    match form {
+        Form::Onnx => {
+            let Model { graph, inputs, outputs, values } = model;
+            let bytes = meshtf_onnx::save::save(Export { graph: &graph, inputs, outputs, values });
+            let bytes = bytes.map_err(|failure| match failure.refusal {
+                Some(_) => Trouble::from(failure),
+                None => at(&failure.message),
+            })?;
+            let mut file = Whole::begin(&args.to).map_err(|error| at(&error))?;
+            let written = file.write_all(&bytes).and_then(|()| file.sync()).and_then(|()| file.end());
+            written.map_err(|error| at(&error))?;
+        }
+        Form::SavedModel => saved_model(&args.to, model)?,
+    }
+    let counts = [(inputs, "input"), (outputs, "output"), (values, "variable")];
+    let ports = counts.map(|(count, noun)| counted(count, noun)).join(", ");
+    output::line(&format!("{}: {ports}, from {}", args.to.display(), args.from.display()))?;
+    Ok(Exit::Ok)
+}
+
+/// Reads the graph and the values of its variables.
+fn read(args: &ExportArgs) -> Result<Model, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.from.display()));
+    let (program, graph, _, ports) = read_with_ports(&args.from, args.signature.as_deref())?;
+    let named = match args.fetch.is_empty() {
+        true => program.fetch.clone(),
+        false => args.fetch.iter().map(|name| ports.tensor(name).to_owned()).collect(),
+    };
+    if named.is_empty() {
+        return Err(at(&"it does not say what to fetch: name the outputs of the model by --fetch"));
+    }
+    let mut outputs = Vec::with_capacity(named.len());
+    for name in named {
+        let output = graph.output(&name).map_err(|error| Trouble::input(format!("--fetch {name}: {error}")))?;
+        outputs.push((name.trim_end_matches(":0").replace(':', "_"), output));
+    }
+    let mut inputs = Vec::new();
+    for (name, tensor) in ports.named_inputs() {
+        inputs.push((name, graph.output(&tensor).map_err(|error| at(&error))?));
+    }
+    let (graph, values) = match &args.weights {
+        Some(path) => {
+            let map = args.map.rules()?;
+            let which = if args.last { Which::Last } else { Which::Best };
+            let (with, weights) =
+                Weights::add(graph.clone(), At { path, which, averages: args.averages, map: map.as_ref() })?;
+            weights.remarks.iter().for_each(mention);
+            let id = |name: &str| with.find(name);
+            let values = weights.values().filter_map(|(name, value)| Some((id(name)?, value.clone()))).collect();
+            (graph, values)
+        }
+        None => {
+            let values = first_values(&graph, &program);
+            (graph, values)
+        }
+    };
+    let needed = needed(&graph, &outputs);
+    let lacks = needed.iter().find(|&&id| graph.node(id).op.makes_variable && !values.contains_key(&id));
+    if let Some(&id) = lacks {
+        return Err(at(&format!("variable {} has no value that the file states; give --weights", graph.node(id).name)));
+    }
+    // Placeholders that the outputs need are inputs under their own names.
+    let fed: BTreeSet<NodeId> = inputs.iter().map(|(_, output)| output.node).collect();
+    inputs.retain(|(_, output)| needed.contains(&output.node));
+    for &id in needed.iter().filter(|id| !fed.contains(id)) {
+        let node = graph.node(id);
+        if node.op.role == Role::Placeholder {
+            inputs.push((node.name.clone(), Output { node: id, port: 0 }));
+        }
+    }
+    Ok(Model { graph, inputs, outputs, values })
+}
+
+/// The nodes that outputs need.
+fn needed(graph: &Graph, outputs: &[(String, Output)]) -> BTreeSet<NodeId> {
+    let mut open: Vec<NodeId> = outputs.iter().map(|(_, output)| output.node).collect();
+    let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
+    while let Some(id) = open.pop() {
+        open.extend(graph.node(id).sources().filter(|&before| seen.insert(before)));
+    }
+    seen
+}
+
+/// The constants that the init of a program assigns to variables.
+fn first_values(graph: &Graph, program: &Program) -> HashMap<NodeId, Tensor> {
+    let mut open: Vec<NodeId> = program.init.iter().filter_map(|name| graph.find(name)).collect();
+    let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
+    let mut values = HashMap::new();
+    while let Some(id) = open.pop() {
+        let node = graph.node(id);
+        if matches!(node.op.name, "AssignVariableOp" | "Assign")
+            && let [variable, value] = node.inputs[..]
+            && graph.node(value.node).op.role == Role::Const
+            && let Ok(value) = graph.node(value.node).attrs.whole_tensor("value")
+        {
+            values.insert(variable.node, value);
+        }
+        open.extend(node.sources().filter(|&before| seen.insert(before)));
+    }
+    values
+}
+
+/// Writes the folder of a SavedModel: under another name until it is complete.
+fn saved_model(to: &Path, model: Model) -> Result<(), Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("cannot write {}: {why}", to.display()));
+    let name = to.file_name().ok_or_else(|| at(&"this is not the name of a folder"))?.display().to_string();
+    let part = Part(to.with_file_name(format!(".{name}.{:016x}.part", meshtf::random::u64())));
+    let variables = part.0.join("variables");
+    fs::create_dir_all(&variables).map_err(|error| at(&error))?;
+    let port = |(name, output): &(String, Output)| Port {
+        name: name.clone(),
+        tensor: model.graph.tensor_name(*output),
+        dtype: Some(model.graph.output_type(*output).dtype),
+        shape: model.graph.shapes().of(*output),
+    };
+    let signature = Signature {
+        inputs: model.inputs.iter().map(port).collect(),
+        outputs: model.outputs.iter().map(port).collect(),
+    };
+    let kept = needed(&model.graph, &model.outputs);
+    let places: BTreeSet<usize> = kept.iter().map(|id| id.index()).collect();
+    let all = model.graph.to_defs().into_iter().enumerate();
+    let mut nodes: Vec<NodeDef> = all.filter(|(place, _)| places.contains(place)).map(|(_, node)| node).collect();
+    let mut held: Vec<(String, bool, String, &Tensor)> = Vec::new();
+    for (id, value) in model.values.iter().filter(|(id, _)| kept.contains(id)) {
+        let node = model.graph.node(*id);
+        let shared = node.attrs.str("shared_name").ok().filter(|name| !name.is_empty());
+        held.push((node.name.clone(), node.outputs[0].is_ref, shared.unwrap_or(&node.name).to_owned(), value));
+    }
+    // Several nodes of one variable, as TensorFlow 2 has them in its functions, share its value.
+    held.sort_by(|a, b| (&a.2, &a.0).cmp(&(&b.2, &b.0)));
+    held.dedup_by(|a, b| a.2 == b.2);
+    let tensors: Vec<Saved> = held.iter().map(|(_, _, key, value)| Saved::new(key.as_bytes(), value, None)).collect();
+    let saver = (!held.is_empty()).then(|| add_saver(&mut nodes, &held));
+    if saver.is_some() {
+        let dir = DataDir::new(&variables).map_err(|error| at(&error))?;
+        save(&dir, b"variables", &tensors).map_err(|failure| at(&failure.message))?;
+    }
+    let bytes = meta::to_saved_model(&nodes, &signature, saver.as_ref());
+    meshtf_checkpoint::write_whole(&part.0.join("saved_model.pb"), &bytes).map_err(|error| at(&error))?;
+    // An empty folder of that name makes room.
+    if to.is_dir() {
+        fs::remove_dir(to).map_err(|error| at(&error))?;
+    }
+    fs::rename(&part.0, to).map_err(|error| at(&error))
+}
+
+/// A folder that is deleted unless it was renamed.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // It is gone if it was completed.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Adds the nodes by which TensorFlow restores and saves variables: their names, whether they are references, and keys.
+fn add_saver(nodes: &mut Vec<NodeDef>, held: &[(String, bool, String, &Tensor)]) -> Saver {
+    let text = |name: &str, value: Tensor| {
+        let mut node = NodeDef { name: name.to_owned(), op: "Const".to_owned(), ..NodeDef::default() };
+        node.attrs.set("dtype", Attr::Type(DType::String));
+        node.attrs.set("value", Attr::Tensor(value));
+        node
+    };
+    let texts = |name: &str, values: Vec<&str>| {
+        let values: Vec<Vec<u8>> = values.into_iter().map(|text| text.as_bytes().to_vec()).collect();
+        text(name, Tensor::vector(values))
+    };
+    let node = |name: &str, op: &str, inputs: &[&str]| NodeDef {
+        name: name.to_owned(),
+        op: op.to_owned(),
+        inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
+        ..NodeDef::default()
+    };
+    let dtypes = Attr::Types(held.iter().map(|(_, _, _, value)| value.dtype()).collect());
+    nodes.push(text("save/filename/input", Tensor::from("model")));
+    let mut file = node("save/Const", "PlaceholderWithDefault", &["save/filename/input"]);
+    file.attrs.set("dtype", Attr::Type(DType::String));
+    file.attrs.set("shape", Attr::Shape((&Shape::scalar()).into()));
+    nodes.push(file);
+    nodes.push(texts("save/tensor_names", held.iter().map(|(_, _, key, _)| key.as_str()).collect()));
+    nodes.push(texts("save/shape_and_slices", vec![""; held.len()]));
+    let mut write = node("save/SaveV2", "SaveV2", &["save/Const", "save/tensor_names", "save/shape_and_slices"]);
+    let mut restore =
+        node("save/RestoreV2", "RestoreV2", &["save/Const", "save/tensor_names", "save/shape_and_slices"]);
+    let mut all = node("save/restore_all", "NoOp", &[]);
+    for (place, (variable, is_ref, _, value)) in held.iter().enumerate() {
+        let (read, assign) = (format!("save/read_{place}"), format!("save/assign_{place}"));
+        let dtype = Attr::Type(value.dtype());
+        let mut reading = node(&read, if *is_ref { "Identity" } else { "ReadVariableOp" }, &[variable]);
+        reading.attrs.set(if *is_ref { "T" } else { "dtype" }, dtype.clone());
+        nodes.push(reading);
+        write.inputs.push(read);
+        let from = format!("save/RestoreV2:{place}");
+        let mut assigning = node(&assign, if *is_ref { "Assign" } else { "AssignVariableOp" }, &[variable, &from]);
+        assigning.attrs.set(if *is_ref { "T" } else { "dtype" }, dtype);
+        nodes.push(assigning);
+        all.inputs.push(format!("^{assign}"));
+    }
+    write.attrs.set("dtypes", dtypes.clone());
+    restore.attrs.set("dtypes", dtypes);
+    let mut saved = node("save/control_dependency", "Identity", &["save/Const", "^save/SaveV2"]);
+    saved.attrs.set("T", Attr::Type(DType::String));
+    nodes.extend([write, restore, all, saved]);
+    Saver {
+        filename: "save/Const:0".to_owned(),
+        save: "save/control_dependency:0".to_owned(),
+        restore: "save/restore_all".to_owned(),
+    }
+}
