@@ -62,6 +62,8 @@ pub(super) struct Guard {
     next: Option<Cluster>,
     /// Its runs wait for each other: to end the steps under way of one takes steps of another.
     waits_for_others: bool,
+    /// The failure of the next run: the state was lost for good between two runs.
+    pub owed: Option<Failure>,
     /// How often the session went back to the newest cut.
     pub attempts: u32,
     told: BTreeSet<String>,
@@ -149,6 +151,7 @@ impl Guard {
             is_replaying: false,
             next: None,
             waits_for_others: false,
+            owed: None,
             attempts: 0,
             told: BTreeSet::new(),
             pace: Pace::default(),
@@ -271,7 +274,6 @@ impl Machine {
     fn take_cut(&mut self, cluster: &Cluster) {
         let parts = match self.parts_of_cut(cluster) {
             Ok(parts) => parts,
-            // Nothing is said: a mesh of one task is as it is.
             Err(why) => return self.expose(why),
         };
         let (now, steps, id) = (self.now, self.steps_done, self.id);

@@ -428,6 +428,7 @@ impl Machine {
         guard.broken = Some(failure.message.clone());
         guard.due = now;
         let open: Vec<(RequestId, u64)> = guard.journal.open().map(|one| (one.request, one.done)).collect();
+        guard.owed = open.is_empty().then(|| failure.clone());
         guard.journal = super::journal::Journal::default();
         for run in self.runs.take_all() {
             run.abort(self.id, failure, &mut self.outbox);

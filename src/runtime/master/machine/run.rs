@@ -340,6 +340,9 @@ impl Machine {
         if self.runs.has(request) || self.guard.as_mut().is_some_and(is_logged) {
             return Err(Failure::new(Code::AlreadyExists, format!("request {request} is under way already")));
         }
+        if let Some(failure) = self.guard.as_mut().and_then(|guard| guard.owed.take()) {
+            return Err(failure);
+        }
         let plan = self.plans.used(ask.plan)?;
         let is_guarded = self.guard.is_some() && plan.is_shared && !plan.signature.mode.is_partial();
         if let Some(task) = plan.missed(cluster) {
