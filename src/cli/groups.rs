@@ -56,7 +56,7 @@ mod tests {
     /// Columns of a terminal in which no line of the list is wrapped.
     const COLUMNS: usize = 80;
     /// Flags whose meaning depends on the command.
-    const OWN: &[&str] = &["every", "help", "log", "out", "steps", "to", "trace", "version"];
+    const OWN: &[&str] = &["all", "every", "help", "log", "out", "steps", "to", "trace", "version"];
 
     fn built() -> Command {
         let mut cli = Cli::command();

@@ -19,7 +19,7 @@ use super::paint::{Paint, Tone};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
 
-/// Show the content of a model's file: inputs, outputs, ops, tensors
+/// Show the content of a model file: inputs, outputs, ops, tensors
 ///
 /// Recognises a file by its content: graph.json, GraphDef, MetaGraph, ONNX; weights in safetensors (one file or an index), .npz,
 /// .npy, PyTorch state dicts, Keras' .h5 and .keras, TensorFlow.js' model.json, GGUF and TensorFlow checkpoints; the folder of a

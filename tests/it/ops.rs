@@ -221,7 +221,7 @@ impl Node {
 
     fn with<T>(&self, call: impl FnOnce(&KernelNode) -> T) -> T {
         let Node { op, attrs, inputs, outputs } = self;
-        call(&KernelNode { name: "node", op, attrs, inputs, outputs })
+        call(&KernelNode { name: "node", op, attrs, inputs, outputs, constants: 0 })
     }
 }
 

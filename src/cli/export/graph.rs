@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use meshtf::trainer::stored::Which;
 use meshtf::trainer::weights::{At, Weights};
+use meshtf::weight_file;
 use meshtf_checkpoint::{DataDir, Saved, Whole, save};
 use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature};
 use meshtf_graph::op::Role;
@@ -91,6 +92,13 @@ pub fn export(args: &ExportArgs, form: Form) -> Outcome {
 /// Reads the graph and the values of its variables.
 fn read(args: &ExportArgs) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.from.display()));
+    if args.from.is_dir() && !args.from.join(weight_file::SAVED_MODEL).is_file() {
+        let from = args.from.display();
+        return Err(at(&format!(
+            "this folder has weights alone, and no graph: export the graph with them, `meshtf export graph.json --weights {from} --to {}`",
+            args.to.display()
+        )));
+    }
     let (program, graph, _, ports) = read_with_ports(&args.from, args.signature.as_deref())?;
     let named = match args.fetch.is_empty() {
         true => program.fetch.clone(),
