@@ -243,7 +243,13 @@ pub fn compile(engine: &dyn Engine, op: &str, attrs: Attrs, inputs: &[Tensor]) -
     let graph = Graph::new(defs).expect("the node is right");
     let node = graph.node(graph.find("node").expect("just added"));
     let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let node =
-        KernelNode { name: &node.name, op: node.op.name, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs };
+    let node = KernelNode {
+        name: &node.name,
+        op: node.op.name,
+        attrs: &node.attrs,
+        inputs: &dtypes,
+        outputs: &node.outputs,
+        constants: 0,
+    };
     engine.compile(&node).expect("it compiles").expect("the engine has it")
 }
