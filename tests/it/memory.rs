@@ -291,7 +291,7 @@ fn meshtf_run_has_a_budget_too() {
 /// Memory that is not of the binary's file.
 #[test]
 fn an_idle_node_holds_little() {
-    const MOST_KB: u64 = 14_000;
+    const MOST_KB: u64 = 17_000;
     let sandbox = Sandbox::new();
     let node = sandbox.node_with("local/0", &["--backend", "flex"]);
     let Some(status) = node.proc("status", "the memory of an idle node") else { return };
