@@ -99,7 +99,7 @@ pub fn list(path: &Path) -> Result<Option<Listed>> {
     Ok(Some(Listed { path: file, form: form.to_string(), is_safetensors, tensors, notes }))
 }
 
-/// The path of a file in a folder, unless a link leads out of it.
+/// The path of a file in a folder, which its name must not leave; a link in the folder may.
 pub fn inside(folder: &Path, name: &str) -> Result<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let path = folder.join(name);

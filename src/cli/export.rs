@@ -45,7 +45,7 @@ pub struct ExportArgs {
     /// Use the last state of the folder even if there are best weights
     #[arg(long)]
     pub last: bool,
-    /// Weights for the variables of the graph that is written; not needed for a model that has its own
+    /// Weights for the variables; not needed for a model that has its own
     #[arg(long, value_name = "PATH")]
     pub weights: Option<PathBuf>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub struct ExportArgs {
     /// Tensor to fetch, an output of the model that is written; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub fetch: Vec<String>,
-    /// Signature of a SavedModel that is read [default: serving_default, or the only one]
+    /// Signature of a SavedModel [default: serving_default, or the only one]
     #[arg(long, value_name = "NAME")]
     pub signature: Option<String>,
 }

@@ -20,6 +20,9 @@ pub fn makes_variable(name: &str) -> bool {
     op::lookup(name).is_some_and(|op| op.makes_variable)
 }
 
+/// Bytes of memory that a line takes beside its text.
+const LINE_BYTES: usize = 160;
+
 /// The keys and the values of a table that is read from a text file, as `InitializeTableFromTextFileV2` reads it.
 ///
 /// # Errors
@@ -32,6 +35,9 @@ pub fn filled(attrs: &Attrs, (key, value): (DType, DType), path: &Path) -> Resul
     meshtf_tensor::memory::admit(2 * source.length() as usize)?;
     let mut text = vec![0; source.length() as usize];
     source.read(0, &mut text)?;
+    // Of each line, two slices of the file, and two texts at most.
+    let most = text.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    meshtf_tensor::memory::admit(most.saturating_mul(LINE_BYTES))?;
     let int = |name: &str, default: i64| attrs.int(name).unwrap_or(default);
     let (key_index, value_index) = (int("key_index", WHOLE_LINE), int("value_index", LINE_NUMBER));
     let size = int("vocab_size", -1);

@@ -36,7 +36,14 @@ pub const FITS: &str = "meshtf.fits";
 
 /// The measurements of the tables of a training, by the placeholders that they feed, if a file of weights has them.
 pub fn fits(path: &Path, which: Which) -> Result<Fits, Error> {
-    let path = if path.is_dir() { of_folder(path, which)? } else { path.to_owned() };
+    let path = match path.is_dir() {
+        // The folder of a model without states of a training, which has no measurements.
+        true => match of_folder(path, which) {
+            Ok(state) => state,
+            Err(_) => return Ok(Fits::new()),
+        },
+        false => path.to_owned(),
+    };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
     if path.extension().is_none_or(|ending| ending != "safetensors") {
         return Ok(Fits::new());

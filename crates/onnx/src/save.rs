@@ -53,6 +53,7 @@ pub fn save(export: Export) -> Result<Vec<u8>> {
         writer.names.insert(*output, name.clone());
     }
     let order = order(graph, &inputs, &outputs);
+    keeps_variables(graph, &order)?;
     let mut fed = inputs;
     for &id in &order {
         let node = graph.node(id);
@@ -62,6 +63,11 @@ pub fn save(export: Export) -> Result<Vec<u8>> {
             writer.names.insert(output, name.clone());
             fed.push((name, output));
         }
+    }
+    if let Some((name, _)) = outputs.iter().find(|(name, _)| fed.iter().any(|(own, _)| own == name)) {
+        return Err(Failure::invalid(format!(
+            "an input and an output have the name {name}; fetch a node after the input"
+        )));
     }
     let mut refused: BTreeMap<String, (u64, String)> = BTreeMap::new();
     // Nodes that are refused, and those that take their outputs, which are no cause of their own.
@@ -142,6 +148,29 @@ fn order(graph: &Graph, inputs: &[(String, Output)], outputs: &[(String, Output)
     order
 }
 
+/// Refuses nodes that change variables, before which others wait: the model would have the values of before.
+///
+/// # Errors
+/// Unimplemented, naming such a node.
+fn keeps_variables(graph: &Graph, order: &[NodeId]) -> Result<()> {
+    let mut seen: HashSet<NodeId> = order.iter().copied().collect();
+    let mut open: Vec<NodeId> = order.iter().flat_map(|&id| graph.node(id).control.iter().copied()).collect();
+    open.retain(|&id| seen.insert(id));
+    while let Some(id) = open.pop() {
+        let node = graph.node(id);
+        let takes = node.inputs.first().is_some_and(|input| graph.node(input.node).op.makes_variable);
+        let asks = matches!(node.op.name, "Identity" | "ResourceGather" | "VariableShape" | "VarIsInitializedOp");
+        if takes && !node.op.reads_variable && !asks {
+            return Err(unsupported(format!(
+                "node {} ({}) changes a variable, which ONNX cannot say",
+                node.name, node.op.name
+            )));
+        }
+        open.extend(node.sources().filter(|&before| seen.insert(before)));
+    }
+    Ok(())
+}
+
 fn info(graph: &Graph, name: &str, output: Output) -> ValueInfoProto {
     let dim = |(axis, size): (usize, &Option<usize>)| Dimension {
         value: Some(match size {
@@ -190,7 +219,17 @@ impl Writer<'_> {
     }
 
     /// The value of an output that no step changes: a constant, or a variable.
-    fn constant(&self, output: Output) -> Option<Tensor> {
+    fn constant(&self, mut output: Output) -> Option<Tensor> {
+        // A chain may be as long as the graph.
+        loop {
+            let node = self.graph.node(output.node);
+            let passes =
+                node.op.reads_variable || matches!(node.op.name, "Identity" | "StopGradient" | "PreventGradient");
+            if !passes {
+                break;
+            }
+            output = *node.inputs.first()?;
+        }
         let node = self.graph.node(output.node);
         if node.op.role == Role::Const {
             return match node.attrs.get("value")? {
@@ -203,11 +242,7 @@ impl Writer<'_> {
                 _ => None,
             };
         }
-        if node.op.makes_variable {
-            return self.values.get(&output.node).cloned();
-        }
-        let passes = node.op.reads_variable || matches!(node.op.name, "Identity" | "StopGradient" | "PreventGradient");
-        passes.then(|| node.inputs.first()).flatten().and_then(|input| self.constant(*input))
+        node.op.makes_variable.then(|| self.values.get(&output.node).cloned()).flatten()
     }
 
     /// The whole numbers of a constant.
@@ -237,6 +272,7 @@ impl Writer<'_> {
     /// Adds an initializer.
     fn weight(&mut self, wanted: &str, value: &Tensor) -> Result<String> {
         let elem = Elem::of(value.dtype());
+        meshtf_tensor::memory::admit(value.byte_len())?;
         let mut proto = TensorProto {
             name: self.unused(wanted),
             data_type: elem.0,

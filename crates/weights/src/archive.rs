@@ -18,6 +18,8 @@ const MAX_UNPACKED: u64 = MAX_TENSOR_BYTES as u64 + (1 << 20);
 #[derive(Clone)]
 pub struct Archive {
     source: Shared,
+    /// Its copies share the directory, which takes time to read.
+    zip: ZipArchive<Cursor>,
     members: Arc<HashMap<String, Member>>,
 }
 
@@ -46,7 +48,7 @@ impl Archive {
             let stored_at = file.data_start().filter(|_| file.compression() == CompressionMethod::Stored);
             members.insert(file.name().to_owned(), Member { index, stored_at, size: file.size() });
         }
-        Ok(Archive { source: Arc::clone(source), members: Arc::new(members) })
+        Ok(Archive { source: Arc::clone(source), zip, members: Arc::new(members) })
     }
 
     /// The names of its members, in the order of the archive.
@@ -88,7 +90,7 @@ impl Archive {
         }
         memory::admit(length as usize)?;
         let at = |why: &dyn std::fmt::Display| wrong(format!("{name:?} in the archive: {why}"));
-        let mut zip = zip(&self.source)?;
+        let mut zip = self.zip.clone();
         let file = zip.by_index(member.index).map_err(|error| at(&error))?;
         let mut bytes = Vec::new();
         file.take(length).read_to_end(&mut bytes).map_err(|error| at(&error))?;

@@ -103,8 +103,15 @@ pub struct Read {
 /// # Errors
 /// The byte with the error: an opcode that is not allowed, a class that is not, a pickle that is cut off.
 pub fn read(bytes: &[u8], allowed: &Allowed) -> Result<Read> {
-    let mut machine =
-        Machine { bytes, at: 0, values: Values::default(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        values: Values::default(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+        copied: 0,
+    };
     loop {
         let at = machine.at;
         match machine.step(allowed) {
@@ -125,6 +132,8 @@ struct Machine<'b> {
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
+    /// The number of pairs that were copied into dicts.
+    copied: usize,
 }
 
 impl Machine<'_> {
@@ -390,15 +399,20 @@ impl Machine<'_> {
         let Value::Class(class) = self.values.get(function).clone() else {
             return Err(wrong("REDUCE calls something that is no class"));
         };
-        let items = match self.values.get(args) {
-            Value::Tuple(items) => items.clone(),
+        let first = match self.values.get(args) {
+            Value::Tuple(items) => items.first().copied(),
             _ => return Err(wrong("REDUCE with arguments that are no tuple")),
         };
         if &*class != "collections.OrderedDict" {
             return self.push(Value::Called(class, args));
         }
         let mut dict = Vec::new();
-        if let Some(&list) = items.first() {
+        if let Some(list) = first {
+            // One list may be the argument of many calls, each of which copies it.
+            self.copied += self.values.items(list).map_or(0, <[Id]>::len);
+            if self.copied > MAX_VALUES {
+                return Err(limit(format!("its OrderedDicts have more than {MAX_VALUES} pairs")));
+            }
             for &pair in self.values.items(list).ok_or_else(|| wrong("an OrderedDict of something that is no list"))? {
                 match self.values.items(pair) {
                     Some(&[key, value]) => dict.push((key, value)),

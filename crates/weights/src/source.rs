@@ -147,6 +147,7 @@ pub fn named(beside: &Beside, name: &str) -> Result<Shared> {
 }
 
 /// Sequential access to a source, for readers that ask for `Read` and `Seek`, and for headers.
+#[derive(Clone)]
 pub struct Cursor {
     source: Shared,
     at: u64,

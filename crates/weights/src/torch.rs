@@ -16,6 +16,8 @@ const MAX_PICKLE: u64 = 64 << 20;
 /// Deepest nesting of dicts, and most values that are visited in them: a value may occur many times.
 const MAX_DEPTH: usize = 32;
 const MAX_VISITED: usize = 4 << 20;
+/// The longest name of a tensor, in bytes: names are made of keys, and a key may lead to many tensors.
+const MAX_NAME: usize = 4096;
 /// The numbers at the beginning of an older file.
 const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL: i128 = 1001;
@@ -199,12 +201,18 @@ impl Found<'_> {
         if depth > MAX_DEPTH || self.visited > MAX_VISITED || self.tensors.len() > MAX_TENSORS {
             return Err(limit(format!("{name:.80}: its dicts have too many values, or contain themselves")));
         }
+        if name.len() > MAX_NAME {
+            return Err(limit(format!("{name:.80}…: the name of a tensor has more than {MAX_NAME} bytes")));
+        }
         let inside = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         match self.values.get(id) {
             Value::Dict(items) => {
                 for &(key, value) in items {
                     let key = match self.values.get(key) {
-                        Value::Text(text) => inside(text),
+                        Value::Text(text) if text.len() <= MAX_NAME => inside(text),
+                        Value::Text(_) => {
+                            return Err(limit(format!("{name:.80}: a key has more than {MAX_NAME} bytes")));
+                        }
                         Value::Int(int) => inside(&int.to_string()),
                         _ => return Err(wrong(format!("{name}: a key is neither text nor an integer"))),
                     };
@@ -263,7 +271,16 @@ impl Found<'_> {
                 stated.key, own.size
             )));
         }
-        let begin = offset * width as u64;
+        let begin = if n == 0 { 0 } else { offset * width as u64 };
+        // The step along an axis of one element is never taken.
+        let strides: Vec<u64> =
+            shape.iter().zip(strides).map(|(&size, stride)| if size > 1 { stride } else { 0 }).collect();
+        if let Some(&meta) = args.get(6)
+            && let Value::Dict(items) = self.values.get(meta)
+            && items.iter().any(|(key, _)| matches!(self.values.text(*key), Some("conj" | "neg")))
+        {
+            return Err(wrong("it is a conjugated or negated view; save it after .resolve_conj().resolve_neg()"));
+        }
         let (open, dims, bytes_in_file) = (own.open, shape.clone(), (n * width) as u64);
         let span = end_bytes.unwrap_or(0).saturating_sub(begin);
         let load: Load = Arc::new(move || {

@@ -137,6 +137,14 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
     if let Some(&id) = lacks {
         return Err(at(&format!("variable {} has no value that the file states; give --weights", graph.node(id).name)));
     }
+    let table = needed.iter().map(|&id| graph.node(id)).find(|node| node.op.name.contains("HashTable"));
+    if let Some(table) = table {
+        return Err(at(&format!("table {} is filled by the graph's init, which an export does not write", table.name)));
+    }
+    let mut names = BTreeSet::new();
+    if let Some((name, _)) = outputs.iter().find(|(name, _)| !names.insert(name.as_str())) {
+        return Err(Trouble::input(format!("--fetch: two outputs would have the name {name}")));
+    }
     // Placeholders that the outputs need are inputs under their own names.
     let fed: BTreeSet<NodeId> = inputs.iter().map(|(_, output)| output.node).collect();
     inputs.retain(|(_, output)| needed.contains(&output.node));

@@ -1,8 +1,8 @@
 //! Ops that move elements, or speak of shapes, as operators.
 
 use meshtf_graph::{Node, NodeId, Output};
-use meshtf_tensor::DType;
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::rules::{names, of};
 use super::{Writer, int, list, text};
@@ -149,7 +149,13 @@ pub fn node(w: &mut Writer, id: NodeId, node: &Node) -> Result<Option<Vec<String
             let [off, on] = parts;
             let values = [off?, on?].map(|value| w.put("Unsqueeze", &[&value, &zero], Vec::new()));
             let values = w.put("Concat", &of(&values), vec![int("axis", 0)]);
+            // ONNX counts a negative index from the end; in TensorFlow it stands for no class.
             let indices = w.name(input(0)?)?;
+            let indices = cast(w, indices, DType::I64);
+            let (first, none) =
+                (w.weight("number", &Tensor::scalar(0i64))?, w.weight("number", &Tensor::scalar(i64::MAX))?);
+            let is_none = w.put("Less", &[&indices, &first], Vec::new());
+            let indices = w.put("Where", &[&is_none, &none, &indices], Vec::new());
             w.put("OneHot", &[&indices, &depth, &values], vec![int("axis", axis)])
         }
         "TopKV2" => {
@@ -164,7 +170,9 @@ pub fn node(w: &mut Writer, id: NodeId, node: &Node) -> Result<Option<Vec<String
         }
         "ZerosLike" => {
             let x = w.name(input(0)?)?;
-            w.put("Sub", &[&x, &x], Vec::new())
+            let zero = Tensor::zeros(w.dtype(input(0)?), Shape::scalar())?;
+            let (zero, shape) = (w.weight("number", &zero)?, w.put("Shape", &[&x], Vec::new()));
+            w.put("Expand", &[&zero, &shape], Vec::new())
         }
         "Range" => {
             let parts = names(w, &node.inputs)?;
