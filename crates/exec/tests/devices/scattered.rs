@@ -64,7 +64,9 @@ fn can_be_scattered(case: &Case) -> bool {
         matches!(expected, Expected::Error(error)
             if error.code == Code::InvalidArgument && error.message.contains("Cannot assign a device"))
     };
-    let needs_files = |op: &str| op.starts_with("Save") || op.starts_with("Restore") || op == "MergeV2Checkpoints";
+    let needs_files = |op: &str| {
+        op.starts_with("Save") || op.starts_with("Restore") || matches!(op, "CacheDataset" | "MergeV2Checkpoints")
+    };
     !case.graph.nodes().any(|(_, node)| node.outputs.iter().any(|ty| ty.is_ref) || needs_files(node.op.name))
         && !case.steps.iter().any(|step| is_placement(&step.expected))
 }
