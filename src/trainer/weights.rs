@@ -140,7 +140,7 @@ fn mapped(at: At) -> Result<(Listed, Vec<String>), Error> {
 }
 
 /// Gives variables their moving averages.
-fn averaged(tensors: &mut Vec<Entry>) -> Result<(), Error> {
+fn averaged(tensors: &mut [Entry]) -> Result<(), Error> {
     let is_average = |entry: &&Entry| entry.name.ends_with(AVERAGE);
     let averages: Vec<Entry> = tensors.iter().filter(is_average).cloned().collect();
     if averages.is_empty() {

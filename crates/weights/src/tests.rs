@@ -83,7 +83,7 @@ fn torch(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
 /// The pickle of `{"w": tensor}` with these arguments: the number of elements of its storage, offset, size, stride.
 fn tensor_pickle(count: i32, offset: i32, size: i32, stride: i32) -> Vec<u8> {
     let mut pickle = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(".to_vec();
-    pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\00X\x03\0\0\0cpuJ");
+    pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuJ");
     pickle.extend(count.to_le_bytes());
     pickle.extend(b"tQJ");
     pickle.extend(offset.to_le_bytes());

@@ -21,6 +21,9 @@ pub struct Unsaved {
     pub why: String,
 }
 
+/// The state of resources.
+type Copies = BTreeMap<ResourceKey, Arc<Saved>>;
+
 impl Resources {
     /// Remembers from now on which resources the pieces of a session name, until the session is released. To be called before
     /// it registers a piece.
@@ -46,7 +49,7 @@ impl Resources {
         &self,
         session: SessionId,
         before: &BTreeMap<ResourceKey, Arc<Saved>>,
-    ) -> Result<(BTreeMap<ResourceKey, Arc<Saved>>, Vec<Unsaved>)> {
+    ) -> Result<(Copies, Vec<Unsaved>)> {
         let (mut all, mut unsaved) = (BTreeMap::new(), Vec::new());
         for (key, resource) in self.guarded(session) {
             let known = before.get(&key).filter(|known| resource.version() == Some(known.version));
