@@ -8,16 +8,15 @@
 pub(super) mod by_hand;
 mod constants;
 mod guard;
+mod registrar;
 mod status;
 mod variables;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
 
 use self::guard::Guards;
 use meshtf_exec::{Device, Pushed, Resources, Sink};
@@ -36,12 +35,6 @@ use crate::runtime::router::Router;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
 const REGISTRATIONS: usize = 1024;
-/// The name of a registration in the failure for its panic.
-const REGISTERING: &str = "registering a piece";
-/// That of work for a guarded session.
-const GUARDING: &str = "copying or restoring a state";
-/// How often a worker without such work looks for copies whose master did not come back.
-const SWEEPS: Duration = Duration::from_secs(60);
 /// Most sessions, of all masters, that a worker holds pieces of.
 const MAX_SESSIONS: usize = 1 << 16;
 
@@ -118,6 +111,10 @@ fn not_taken(error: TrySendError<Work>) -> Failure {
     }
 }
 
+fn is_anothers(session: SessionId) -> Failure {
+    Failure::new(Code::PermissionDenied, format!("session {session} belongs to another master"))
+}
+
 struct Registered {
     device: Arc<Device>,
     /// How many of a `Start`'s tensors are this piece's feeds.
@@ -132,15 +129,7 @@ impl Worker {
         let shared = Arc::clone(&worker.state);
         thread::Builder::new()
             .name("meshtf-register".into())
-            .spawn(move || {
-                loop {
-                    match registrations.recv_timeout(SWEEPS) {
-                        Ok(work) => shared.work(work),
-                        Err(RecvTimeoutError::Timeout) => lock(&shared.guards).sweep(),
-                        Err(RecvTimeoutError::Disconnected) => break,
-                    }
-                }
-            })
+            .spawn(move || shared.work_off(&registrations))
             .expect("a thread at start");
         worker
     }
@@ -339,9 +328,8 @@ impl State {
     /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces exists already,
     /// ResourceExhausted if there are too many sessions.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
-        let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} belongs to another master"));
         if pieces.iter().any(|piece| piece.session != id) {
-            return Err(is_anothers());
+            return Err(is_anothers(id));
         }
         let mut sessions = self.sessions();
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&id) {
@@ -358,8 +346,9 @@ impl State {
             is_used: false,
         });
         if session.master != *master {
-            return Err(is_anothers());
+            return Err(is_anothers(id));
         }
+        lock(&self.guards).belongs(master, id);
         if pieces.iter().any(|piece| session.pieces.contains_key(piece)) {
             return Err(Failure::new(Code::AlreadyExists, format!("a piece of session {id} is registered already")));
         }
@@ -390,47 +379,6 @@ impl State {
         };
         if is_over {
             self.all_devices().iter().for_each(|device| device.release(id));
-        }
-    }
-
-    fn work(&self, work: Work) {
-        match work {
-            Work::Register(registration) => self.register(registration),
-            Work::Guard { from, message, tensors } => {
-                let about = message.about();
-                let budget = self.resources.budget();
-                let done = catch_unwind(AssertUnwindSafe(|| budget.run(|| self.guard(&from, message, tensors))));
-                if let Err(panic) = done {
-                    self.refuse_guard(&from, &about, Failure::panicked(GUARDING, &*panic));
-                }
-            }
-        }
-    }
-
-    /// Compiles pieces and answers, also after a failure or a panic.
-    fn register(&self, registration: RegisterWork) {
-        let RegisterWork { master, session, isolated, guarded, pieces } = registration;
-        let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
-        let compiled = catch_unwind(AssertUnwindSafe(|| {
-            if isolated {
-                self.resources.isolate(session);
-            }
-            if guarded {
-                self.resources.guard(session);
-            }
-            pieces.into_iter().try_for_each(|(id, piece)| self.register_one(id, piece))
-        }));
-        let result = compiled.unwrap_or_else(|panic| Err(Failure::panicked(REGISTERING, &*panic)));
-        let result = result.map_err(|failure| failure.on_task(&self.task.to_string()));
-        let answered = catch_unwind(AssertUnwindSafe(|| {
-            self.registered(session, &ids);
-            self.answer(&master, ToMaster::Registered { session, pieces: ids.clone(), result });
-        }));
-        if let Err(panic) = answered {
-            let failure = Failure::panicked(REGISTERING, &*panic).on_task(&self.task.to_string());
-            tracing::error!("{failure}");
-            let again = ToMaster::Registered { session, pieces: ids, result: Err(failure) };
-            let _told = catch_unwind(AssertUnwindSafe(|| self.answer(&master, again)));
         }
     }
 

@@ -107,8 +107,8 @@ pub struct Load {
     pub holds: Holds,
     /// Some of its pieces, and how many steps each has run.
     pub ran: Vec<(PieceId, u64)>,
-    /// Turns that run on other threads, those of steps that were given up included.
-    pub out: usize,
+    /// Turns under way of steps that were given up.
+    pub ending: usize,
 }
 
 /// The sending side.

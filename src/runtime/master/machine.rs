@@ -463,6 +463,10 @@ impl Machine {
             for run in self.runs.needing(peer) {
                 self.fail_run(run, failure);
             }
+            // After the runs that need it are gone, or they would be resumed.
+            if self.guard.as_ref().is_some_and(|guard| guard.takes_from(peer)) {
+                self.abandon(&failure.message);
+            }
         }
         for number in self.plans.with(peer) {
             let Some(plan) = self.plans.get(number) else { continue };

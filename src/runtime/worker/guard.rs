@@ -5,7 +5,7 @@
 //! steps. The worker takes copies only for sessions whose master has asked for them, and only from the peers that the master
 //! has named.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use super::State;
+use super::{State, WorkerSession};
 use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, SentResource, SentState, ToGuard};
 use crate::protocol::{Envelope, Peer, ToMaster, ToWorker};
 
@@ -55,6 +55,8 @@ struct Guarded {
     wards: BTreeMap<Peer, BTreeMap<Cut, Ward>>,
     /// The state that comes back from a buddy.
     expected: Option<Expected>,
+    /// The newest cut that is known to be complete.
+    complete: Option<Cut>,
     /// When the link with the master ended.
     orphaned: Option<Instant>,
 }
@@ -188,6 +190,7 @@ impl Guards {
             own: BTreeMap::new(),
             wards: BTreeMap::new(),
             expected: None,
+            complete: None,
             orphaned: None,
         });
         let guarded = self.of_master(session, master)?;
@@ -209,7 +212,12 @@ impl Guards {
     ) -> Option<(Peer, Result<bool>)> {
         let guarded = self.0.get_mut(&session)?;
         let cuts = guarded.wards.get_mut(from)?;
-        cuts.retain(|known, _| *known == cut || Some(*known) == base);
+        // A chunk of a cut that was given up may come late.
+        if cuts.keys().any(|known| *known > cut) {
+            return None;
+        }
+        let complete = guarded.complete;
+        cuts.retain(|known, _| *known == cut || Some(*known) == base || Some(*known) == complete);
         let mut incoming = match cuts.remove(&cut) {
             Some(Ward::Coming(incoming)) => incoming,
             _ => Incoming::default(),
@@ -268,6 +276,13 @@ impl Guards {
         }
     }
 
+    /// A session has pieces here by now: only their master guards it.
+    pub fn belongs(&mut self, master: &Peer, session: SessionId) {
+        if self.0.get(&session).is_some_and(|guarded| guarded.master != *master) {
+            self.0.remove(&session);
+        }
+    }
+
     /// The sessions whose master is there.
     #[cfg(test)]
     pub fn len(&self) -> usize {
@@ -285,13 +300,18 @@ impl State {
     pub(super) fn guard_at_once(&self, from: &Peer, message: ToGuard) -> Option<ToGuard> {
         match message {
             ToGuard::Serve { session, ask, of } => {
-                let served = lock(&self.guards).serve(from, session, of);
+                let served = {
+                    // Under one lock, so that its first pieces do not come in between.
+                    let sessions = self.sessions();
+                    is_not_anothers(&sessions, from, session).and_then(|()| lock(&self.guards).serve(from, session, of))
+                };
                 let result = served.map_err(|failure| self.here(failure));
                 self.guard_says(from, session, GuardReport::Ready { ask, result });
                 None
             }
             ToGuard::Complete { session, cut } => {
                 if let Ok(guarded) = lock(&self.guards).of_master(session, from) {
+                    guarded.complete = Some(cut);
                     guarded.own.retain(|known, _| *known >= cut);
                     guarded.wards.values_mut().for_each(|cuts| cuts.retain(|known, _| *known >= cut));
                 }
@@ -303,6 +323,14 @@ impl State {
 
     /// Does the work of a message, and answers.
     pub(super) fn guard(&self, from: &Peer, message: ToGuard, tensors: Vec<Tensor>) {
+        if let ToGuard::Copy { session, .. } | ToGuard::Restore { session, .. } | ToGuard::GiveBack { session, .. } =
+            &message
+        {
+            let allowed = is_not_anothers(&self.sessions(), from, *session);
+            if let Err(failure) = allowed {
+                return self.refuse_guard(from, &message, failure);
+            }
+        }
         match message {
             ToGuard::Copy { session, cut, base, buddy } => self.copy_out(from, session, (cut, base), &buddy),
             ToGuard::Restore { session, ask, cut, from: None } => {
@@ -348,6 +376,7 @@ impl State {
                         self.put_state(session, &own).map(|()| {
                             if let Ok(guarded) = lock(&self.guards).of_master(session, &master) {
                                 guarded.own.insert(cut, own);
+                                guarded.complete = Some(cut);
                             }
                         })
                     }
@@ -400,9 +429,12 @@ impl State {
 
     /// Takes a copy of the state here, answers, and sends the copy to the buddy.
     fn copy_out(&self, master: &Peer, session: SessionId, (cut, base): (Cut, Option<Cut>), buddy: &Peer) {
-        let known = lock(&self.guards)
-            .of_master(session, master)
-            .map(|guarded| base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own)))));
+        let known = lock(&self.guards).of_master(session, master).map(|guarded| {
+            // Those of cuts that were given up.
+            let complete = guarded.complete;
+            guarded.own.retain(|known, _| Some(*known) == complete || Some(*known) == base);
+            base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own))))
+        });
         let taken = known.and_then(|known| {
             let own = self.copy(session, known.as_ref().map(|(_, own)| &own.states))?;
             lock(&self.guards).of_master(session, master)?.own.insert(cut, Arc::clone(&own.0));
@@ -516,7 +548,7 @@ impl State {
     fn come_to_rest(&self) -> Result<()> {
         let until = Instant::now() + QUIET_LIMIT;
         for device in self.all_devices() {
-            while device.load(1, Duration::from_secs(1)).is_none_or(|load| load.out > 0) {
+            while device.load(1, Duration::from_secs(1)).is_none_or(|load| load.ending > 0) {
                 if Instant::now() >= until {
                     let why = format!("an op of {} did not end within {} s", device.name(), QUIET_LIMIT.as_secs());
                     return Err(Failure::new(Code::DeadlineExceeded, why));
@@ -525,6 +557,17 @@ impl State {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether no other master has pieces of the session here.
+///
+/// # Errors
+/// PermissionDenied if one has.
+fn is_not_anothers(sessions: &HashMap<SessionId, WorkerSession>, from: &Peer, session: SessionId) -> Result<()> {
+    match sessions.get(&session) {
+        Some(known) if known.master != *from => Err(super::is_anothers(session)),
+        _ => Ok(()),
     }
 }
 

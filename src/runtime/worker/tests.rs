@@ -197,6 +197,40 @@ fn a_session_is_its_masters_alone() {
 }
 
 #[test]
+fn only_the_master_of_a_session_guards_it() {
+    use crate::protocol::guard::GuardReport;
+    let bench = bench();
+    let session = SessionId(1);
+    let serve = |ask| ToGuard::Serve { session, ask, of: Vec::new() };
+    let report = |from: &str, message: ToGuard| {
+        bench.tell(from, message.into());
+        let (to, message) = bench.next();
+        let Message::ToMaster(ToMaster::Guard { report, .. }) = message else { panic!("{message:?}") };
+        assert_eq!(to, from);
+        match report {
+            GuardReport::Ready { result, .. } | GuardReport::Restored { result, .. } => result,
+            GuardReport::Copied { result, .. } => result.map(|_| ()),
+            GuardReport::Kept { result, .. } => result,
+        }
+    };
+    // One that came before the master of the pieces does not stay.
+    report("other", serve(1)).unwrap();
+    bench.register(MASTER, id(1, 0));
+    bench.registered().2.unwrap();
+    let buddy = Peer::new("buddy");
+    let copy = |cut| ToGuard::Copy { session, cut, base: None, buddy: buddy.clone() };
+    let restore = |from| ToGuard::Restore { session, ask: 2, cut: 1, from };
+    let give_back = ToGuard::GiveBack { session, ask: 2, cut: 1, of: buddy.clone(), to: buddy.clone() };
+    for message in [serve(1), copy(1), restore(None), restore(Some(buddy.clone())), give_back] {
+        let result = report("other", message.clone());
+        assert_eq!(result.unwrap_err().code, Code::PermissionDenied, "{message:?}");
+    }
+    report(MASTER, serve(1)).unwrap();
+    report(MASTER, copy(1)).unwrap();
+    assert_eq!(report("other", copy(2)).unwrap_err().code, Code::PermissionDenied);
+}
+
+#[test]
 fn a_task_that_went_is_told_of_and_a_client_leaves_nothing() {
     let bench = bench();
     bench.register(MASTER, id(1, 0));

@@ -5,6 +5,7 @@
 //! one before counts.
 
 mod buddy;
+mod end;
 mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,8 @@ use crate::protocol::event::Event;
 use crate::protocol::guard::{Copied, Cut, GuardNote, GuardReport, ToGuard};
 use crate::protocol::{Cluster, Member, Peer, ToClient};
 
+/// The longest time that workers have to answer while a cut is taken.
+const ANSWERED_WITHIN: Nanos = 60_000_000_000;
 /// The share of the time that cuts may cost: one in this many.
 const SHARE: Nanos = 33;
 /// The longest distance between two cuts.
@@ -87,6 +90,7 @@ pub(super) enum Phase {
     Copying {
         taking: Taking,
         waits: BTreeSet<Peer>,
+        since: Nanos,
     },
     /// The copies travel beside the steps.
     Sending {
@@ -188,6 +192,14 @@ impl Guard {
             self.broken = Some("too many feeds came since the newest copy of the state".to_owned());
             self.due = self.due.min(now);
         }
+        self.drop_over();
+    }
+
+    /// Without a cut from which they can be computed again, runs that are over are not kept.
+    fn drop_over(&mut self) {
+        if self.broken.is_some() && !self.is_replaying && !self.is_lost() {
+            self.journal.drop_over();
+        }
     }
 
     /// Whether a cut is being taken of that peer's state.
@@ -258,7 +270,7 @@ impl Machine {
                     || guard.complete.is_none()
                     || guard.pace.has_worked(steps)
                     || self.runs.plans().any(|plan| !guard.covered.contains(&plan));
-                if has_worked && self.plans.iter().any(|plan| plan.is_shared) {
+                if has_worked && self.plans.iter().any(|plan| plan.is_shared && !plan.parts.is_empty()) {
                     self.take_cut(cluster);
                 }
             }
@@ -266,13 +278,40 @@ impl Machine {
                 self.abandon("the runs of the session that are under way wait for each other");
             }
             Phase::Draining { .. } => self.push_on(),
+            Phase::Serving { taking, .. } if now.saturating_sub(taking.began) >= ANSWERED_WITHIN => {
+                self.abandon("a task does not answer the request to keep copies");
+            }
+            Phase::Copying { since, .. } if now.saturating_sub(*since) >= ANSWERED_WITHIN => {
+                self.abandon("a task does not answer the request to copy its state");
+            }
+            Phase::Sending { taking, .. } if now.saturating_sub(taking.began) >= MAX_SPACING => {
+                self.abandon("a copy of the state did not reach its buddy");
+            }
             _ => {}
+        }
+    }
+
+    /// Two tasks lost their link: a part of a cut on its way between them does not come.
+    pub(super) fn part_lost(&mut self, one: &Peer, other: &Peer) {
+        let Some(Phase::Copying { taking, .. } | Phase::Sending { taking, .. }) =
+            self.guard.as_ref().map(|guard| &guard.phase)
+        else {
+            return;
+        };
+        let is_between = |part: &Part| {
+            let ends = (&part.peer, &part.buddy.peer);
+            ends == (one, other) || ends == (other, one)
+        };
+        if taking.parts.iter().any(is_between) {
+            self.abandon("two tasks, of which one was to keep a copy of the other's state, lost their link");
         }
     }
 
     /// Begins to take a cut.
     fn take_cut(&mut self, cluster: &Cluster) {
         let parts = match self.parts_of_cut(cluster) {
+            // A plan without pieces, all of whose fetches are fed, has no state.
+            Ok(parts) if parts.is_empty() => return self.expose("no task has a state of the session yet".to_owned()),
             Ok(parts) => parts,
             Err(why) => return self.expose(why),
         };
@@ -333,7 +372,8 @@ impl Machine {
     fn parts_of_cut(&self, cluster: &Cluster) -> Result<Vec<Part>, String> {
         let mut parts: BTreeMap<Task, Part> = BTreeMap::new();
         let before = self.guard.as_ref().and_then(|guard| guard.complete.as_ref());
-        for part in self.plans.iter().filter(|plan| plan.is_shared).flat_map(|plan| plan.parts.iter()) {
+        for part in self.plans.iter().filter(|plan| plan.is_shared || plan.runs > 0).flat_map(|plan| plan.parts.iter())
+        {
             if parts.contains_key(&part.task) {
                 continue;
             }
@@ -367,7 +407,7 @@ impl Machine {
 
     /// Has the workers copy, if no step is under way any more.
     pub(super) fn drained(&mut self) {
-        let id = self.id;
+        let (id, now) = (self.id, self.now);
         let Some(guard) = &mut self.guard else { return };
         if !matches!(guard.phase, Phase::Draining { .. }) {
             return;
@@ -382,7 +422,8 @@ impl Machine {
         taking.mark = guard.journal.mark();
         taking.broken = guard.broken.take();
         let is_ready = |readiness: &Readiness| matches!(readiness, Readiness::Ready);
-        taking.plans = self.plans.numbers(|plan| plan.is_shared && is_ready(&plan.readiness)).collect();
+        taking.plans =
+            self.plans.numbers(|plan| (plan.is_shared || plan.runs > 0) && is_ready(&plan.readiness)).collect();
         let before = guard.complete.as_ref();
         let asks: Vec<(Peer, ToGuard)> = taking
             .parts
@@ -398,7 +439,7 @@ impl Machine {
             })
             .collect();
         let waits = taking.parts.iter().map(|part| part.peer.clone()).collect();
-        guard.phase = Phase::Copying { taking, waits };
+        guard.phase = Phase::Copying { taking, waits, since: now };
         asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
     }
 
@@ -407,7 +448,7 @@ impl Machine {
         match report {
             GuardReport::Ready { ask, result } => self.ready(worker, ask, result),
             GuardReport::Copied { cut, result } => self.copied(worker, cut, result),
-            GuardReport::Kept { cut, of, result } => self.kept(cut, &of, result),
+            GuardReport::Kept { cut, of, result } => self.kept(worker, cut, &of, result),
             GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
         }
     }
@@ -447,7 +488,7 @@ impl Machine {
 
     fn copied(&mut self, worker: &Peer, cut: Cut, result: Result<Copied>) {
         let Some(guard) = &mut self.guard else { return };
-        let Phase::Copying { taking, waits } = &mut guard.phase else { return };
+        let Phase::Copying { taking, waits, .. } = &mut guard.phase else { return };
         if taking.cut != cut || !waits.remove(worker) {
             return;
         }
@@ -471,130 +512,5 @@ impl Machine {
             self.resume();
         }
         unsaved.into_iter().for_each(|why| self.tell_once(why));
-    }
-
-    fn kept(&mut self, cut: Cut, of: &Peer, result: Result<()>) {
-        let Some(guard) = &mut self.guard else { return };
-        // A part may be there before the last worker has copied.
-        let (taking, waits) = match &mut guard.phase {
-            Phase::Sending { taking, waits } => (taking, Some(waits)),
-            Phase::Copying { taking, .. } => (taking, None),
-            _ => return,
-        };
-        if taking.cut != cut {
-            return;
-        }
-        if let Err(failure) = result {
-            return self.abandon(&failure.to_string());
-        }
-        match waits {
-            Some(waits) => {
-                if waits.remove(of) && waits.is_empty() {
-                    self.completed();
-                }
-            }
-            None => drop(taking.kept.insert(of.clone())),
-        }
-    }
-
-    /// All buddies have their parts.
-    fn completed(&mut self) {
-        let (now, steps, id) = (self.now, self.steps_done, self.id);
-        let Some(guard) = &mut self.guard else { return };
-        let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
-        guard.journal.trim(&taking.mark);
-        guard.attempts = 0;
-        guard.spacing = guard
-            .pace
-            .after((taking.began, taking.steps), (now, steps))
-            .saturating_mul(SHARE)
-            .clamp(guard.distance, MAX_SPACING);
-        guard.due = guard.due.max(now.saturating_add(guard.spacing));
-        let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
-        let peers: BTreeSet<Peer> = peers.collect();
-        let cut = taking.cut;
-        guard.complete = Some(Complete { cut, parts: taking.parts });
-        let next = guard.next.take();
-        peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
-        let waits =
-            self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
-        if let Some(cluster) = next.filter(|_| waits) {
-            self.take_cut(&cluster);
-        }
-    }
-
-    /// The cut that is being taken does not come to be: the one before counts. Runs do not wait for one any more.
-    pub(super) fn abandon(&mut self, why: &str) {
-        let now = self.now;
-        let Some(guard) = &mut self.guard else { return };
-        match std::mem::replace(&mut guard.phase, Phase::Steps) {
-            lost @ Phase::Lost(_) => return guard.phase = lost,
-            Phase::Steps => {}
-            // Whether those have been notified is not known.
-            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
-            Phase::Draining { .. } => {}
-            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
-                guard.broken = guard.broken.take().or(taking.broken);
-            }
-        }
-        let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
-        if waiting.is_some() || guard.complete.is_none() {
-            guard.is_exposed = true;
-            guard.broken.get_or_insert_with(|| why.to_owned());
-        }
-        guard.spacing = guard.spacing.saturating_mul(2).clamp(guard.distance, MAX_SPACING);
-        guard.due = now.saturating_add(guard.spacing);
-        // With the cut before, the session is still guarded.
-        if guard.broken.is_some() {
-            self.tell_once(why.to_owned());
-        }
-        self.resume();
-    }
-
-    /// No cut can be taken for now.
-    fn expose(&mut self, why: String) {
-        let now = self.now;
-        let Some(guard) = &mut self.guard else { return };
-        guard.is_exposed = true;
-        guard.broken.get_or_insert(why);
-        guard.due = now.saturating_add(guard.spacing);
-        self.resume();
-    }
-
-    /// Starts the steps that were held.
-    pub(super) fn resume(&mut self) {
-        let Some(guard) = &self.guard else { return };
-        for run in self.runs.all() {
-            if guard.lets(run.plan(), run.is_replayed()) {
-                run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
-            }
-        }
-    }
-
-    /// A run has ended, with its last step or before. Its client has the answer.
-    pub(super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>) {
-        let now = self.now;
-        let Some(guard) = &mut self.guard else { return };
-        match failure {
-            None => {
-                if let Some(logged) = guard.journal.active(request) {
-                    (logged.done, logged.is_over) = (logged.total, true);
-                    let number = logged.number();
-                    guard.journal.is_done_again(number);
-                }
-            }
-            Some(failure) => {
-                guard.journal.forget(request);
-                guard.broken = Some(format!("a run ended early: {}", failure.message));
-                guard.due = guard.due.min(now);
-            }
-        }
-    }
-}
-
-impl Taking {
-    /// Why the cut before this one cannot be used.
-    pub fn broken(self) -> Option<String> {
-        self.broken
     }
 }

@@ -179,6 +179,12 @@ impl Journal {
         self.bytes = self.entries.iter().map(|one| one.bytes).sum();
     }
 
+    /// Forgets the runs that are over.
+    pub fn drop_over(&mut self) {
+        self.entries.retain(|one| !one.is_over);
+        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+    }
+
     /// All runs are to be computed again.
     pub fn rewind(&mut self) {
         self.entries.iter_mut().for_each(|one| one.again = Again::Waits);

@@ -102,16 +102,14 @@ impl Machine {
         if guard.complete.is_none() || guard.broken.is_some() || !can_replay || guard.attempts >= MAX_ATTEMPTS {
             return false;
         }
+        if let Phase::Copying { taking, .. } | Phase::Sending { taking, .. } = &guard.phase
+            && taking.is_broken()
+        {
+            return false;
+        }
         // A cut under way does not come to be; its journal was not cut short.
-        match std::mem::replace(&mut guard.phase, Phase::Steps) {
-            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
-                if let Some(why) = taking.broken() {
-                    guard.broken = Some(why);
-                    return false;
-                }
-            }
-            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
-            Phase::Steps | Phase::Draining { .. } | Phase::Lost(_) => {}
+        if let Phase::Serving { waits, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
+            waits.iter().for_each(|peer| guard.forget(peer));
         }
         guard.attempts += 1;
         guard.is_replaying = false;

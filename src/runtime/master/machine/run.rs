@@ -523,6 +523,7 @@ impl Machine {
             let message = format!("{}: {why}", failure.message);
             self.fail_or_go_back(first, &Failure { message, ..failure });
         }
+        self.part_lost(worker, peer);
     }
 
     /// A message that a worker needs for a step could not be sent.

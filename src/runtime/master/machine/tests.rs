@@ -2,6 +2,7 @@
 //! thread.
 
 mod fed;
+mod guarded;
 
 use meshtf_graph::plan::{PlanOptions, plan};
 use meshtf_graph::read;

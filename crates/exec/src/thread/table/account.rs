@@ -44,7 +44,7 @@ impl Table {
             ran.select_nth_unstable_by_key(most - 1, |&(_, steps)| std::cmp::Reverse(steps));
         }
         ran.truncate(most);
-        Load { holds: self.holds(), ran, out: self.out }
+        Load { holds: self.holds(), ran, ending: self.ending }
     }
 
     /// Values that came from other devices and that no node has taken yet, except those of a step that has its turn.

@@ -1,0 +1,142 @@
+//! The end of a cut: it is complete, or given up; and the end of a run.
+
+use std::collections::BTreeSet;
+
+use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::ids::RequestId;
+
+use super::super::Machine;
+use super::{Complete, MAX_SPACING, Phase, SHARE, Taking};
+use crate::protocol::Peer;
+use crate::protocol::guard::{Cut, ToGuard};
+
+impl Machine {
+    /// A buddy reports on its part; so does a task that could not send its own.
+    pub(super) fn kept(&mut self, worker: &Peer, cut: Cut, of: &Peer, result: Result<()>) {
+        let Some(guard) = &mut self.guard else { return };
+        // A part may be there before the last worker has copied.
+        let (taking, waits) = match &mut guard.phase {
+            Phase::Sending { taking, waits } => (taking, Some(waits)),
+            Phase::Copying { taking, .. } => (taking, None),
+            _ => return,
+        };
+        let is_buddy = taking.parts.iter().any(|part| part.peer == *of && part.buddy.peer == *worker);
+        let may_report = is_buddy || (result.is_err() && worker == of);
+        if taking.cut != cut || !may_report {
+            return;
+        }
+        if let Err(failure) = result {
+            return self.abandon(&failure.to_string());
+        }
+        match waits {
+            Some(waits) => {
+                if waits.remove(of) && waits.is_empty() {
+                    self.completed();
+                }
+            }
+            None => drop(taking.kept.insert(of.clone())),
+        }
+    }
+
+    /// All buddies have their parts.
+    pub(super) fn completed(&mut self) {
+        let (now, steps, id) = (self.now, self.steps_done, self.id);
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+        guard.journal.trim(&taking.mark);
+        guard.attempts = 0;
+        guard.spacing = guard
+            .pace
+            .after((taking.began, taking.steps), (now, steps))
+            .saturating_mul(SHARE)
+            .clamp(guard.distance, MAX_SPACING);
+        guard.due = guard.due.max(now.saturating_add(guard.spacing));
+        let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
+        let peers: BTreeSet<Peer> = peers.collect();
+        let cut = taking.cut;
+        guard.complete = Some(Complete { cut, parts: taking.parts });
+        let next = guard.next.take();
+        peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
+        let waits =
+            self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
+        if let Some(cluster) = next.filter(|_| waits) {
+            self.take_cut(&cluster);
+        }
+    }
+
+    /// The cut that is being taken does not come to be: the one before counts. Runs do not wait for one any more.
+    pub(in super::super) fn abandon(&mut self, why: &str) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        match std::mem::replace(&mut guard.phase, Phase::Steps) {
+            lost @ Phase::Lost(_) => return guard.phase = lost,
+            Phase::Steps => {}
+            // Whether those have been notified is not known.
+            Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
+            Phase::Draining { .. } => {}
+            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
+                guard.broken = guard.broken.take().or(taking.broken);
+            }
+        }
+        let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
+        if waiting.is_some() || guard.complete.is_none() {
+            guard.is_exposed = true;
+            guard.broken.get_or_insert_with(|| why.to_owned());
+        }
+        guard.spacing = guard.spacing.saturating_mul(2).clamp(guard.distance, MAX_SPACING);
+        guard.due = now.saturating_add(guard.spacing);
+        // With the cut before, the session is still guarded.
+        if guard.broken.is_some() {
+            self.tell_once(why.to_owned());
+        }
+        self.resume();
+    }
+
+    /// No cut can be taken for now.
+    pub(super) fn expose(&mut self, why: String) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        guard.is_exposed = true;
+        guard.broken.get_or_insert(why);
+        guard.due = now.saturating_add(guard.spacing);
+        self.resume();
+    }
+
+    /// Starts the steps that were held.
+    pub(in super::super) fn resume(&mut self) {
+        let Some(guard) = &self.guard else { return };
+        for run in self.runs.all() {
+            if guard.lets(run.plan(), run.is_replayed()) {
+                run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
+            }
+        }
+    }
+
+    /// A run has ended, with its last step or before. Its client has the answer.
+    pub(in super::super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>) {
+        let now = self.now;
+        let Some(guard) = &mut self.guard else { return };
+        match failure {
+            None => {
+                if let Some(logged) = guard.journal.active(request) {
+                    (logged.done, logged.is_over) = (logged.total, true);
+                    let number = logged.number();
+                    guard.journal.is_done_again(number);
+                }
+            }
+            Some(failure) => {
+                guard.journal.forget(request);
+                guard.broken = Some(format!("a run ended early: {}", failure.message));
+                guard.due = guard.due.min(now);
+            }
+        }
+        guard.drop_over();
+    }
+}
+
+impl Taking {
+    /// Whether the cut before this one cannot be used.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+}
