@@ -163,6 +163,9 @@ fn is_same(one: &Arc<Saved>, other: &Arc<Saved>) -> bool {
     Arc::ptr_eq(one, other) || (one.kind == RANDOM && one.form == other.form)
 }
 
+/// The master, and the whole of a state that came back with its cut, if the chunk was the last.
+type Loaded = (Peer, Result<Option<(Cut, States)>>);
+
 impl Guards {
     /// Whether `peer` is the master of a guarded session.
     fn of_master(&mut self, session: SessionId, peer: &Peer) -> Result<&mut Guarded> {
@@ -236,13 +239,7 @@ impl Guards {
     }
 
     /// Takes a chunk of a state that comes back; the whole of it if it was the last.
-    fn load(
-        &mut self,
-        from: &Peer,
-        session: SessionId,
-        ask: u64,
-        chunk: Chunk,
-    ) -> Option<(Peer, Result<Option<(Cut, States)>>)> {
+    fn load(&mut self, from: &Peer, session: SessionId, ask: u64, chunk: Chunk) -> Option<Loaded> {
         let guarded = self.0.get_mut(&session)?;
         let expected = guarded.expected.as_mut().filter(|expected| expected.from == *from && expected.ask == ask)?;
         let taken = expected.incoming.take(session, chunk, None);
