@@ -114,7 +114,7 @@ impl Stepper {
     pub fn steps(&self, piece: PieceId, count: u64, feeds: Vec<Tensor>) -> Vec<Vec<Tensor>> {
         let first = self.steps.get() + 1;
         self.steps.set(self.steps.get() + count);
-        self.device.start(piece, first, count, feeds);
+        self.device.start(piece, first, count, false, feeds);
         (0..count).map(|_| self.done.recv().expect("the device lives").expect("the step runs")).collect()
     }
 }

@@ -147,7 +147,7 @@ impl Adding {
                 Some(_) => FormatError::NoMemory { why: failure.message },
                 None => no_graph(format!("variable {name}: {}", failure.message)),
             };
-            let dtype = node.attrs.dtype("dtype").map_err(|error| at(error))?;
+            let dtype = node.attrs.dtype("dtype").map_err(at)?;
             let part = Slice::parse(part).map_err(at)?;
             let value = checkpoint.tensor(key.as_bytes(), dtype, part.as_ref()).map_err(at)?;
             self.bytes = self.bytes.saturating_add(value.byte_len());
