@@ -1,6 +1,5 @@
 //! Parallel computation of independent elements, in chunks that are spread over the threads of the pool.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::turn::{BLOCK, apart, look};
@@ -55,25 +54,10 @@ pub fn threads() -> usize {
 
 /// Not generic, so that the pool's code is compiled once: monomorphised for each kind of chunk, it was a third of this crate
 /// and an eighth of the host kernels.
-///
-/// The calling thread computes too: to wake a thread takes as long as the chunks of a small kernel.
 fn side_by_side(count: usize, compute: &(dyn Fn(usize) + Sync)) {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return;
-            }
-            apart(|| compute(index));
-        }
-    };
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads().min(count) {
-            scope.spawn(|_| work());
-        }
-        work();
-    });
+    use rayon::prelude::*;
+
+    (0..count).into_par_iter().with_max_len(1).for_each(|index| apart(|| compute(index)));
 }
 
 #[cfg(test)]
