@@ -39,13 +39,6 @@ pub struct PackedFilter {
     weights: Vec<f32>,
 }
 
-impl PackedFilter {
-    /// Bytes of its weights.
-    pub fn bytes(&self) -> usize {
-        size_of_val(self.weights.as_slice())
-    }
-}
-
 /// Most multiplications of a part, within which there is no check for cancellation: a tenth of a second.
 const MOST_WORK: usize = 1 << 32;
 /// Most floats that are copied to be padded for one row of the output.

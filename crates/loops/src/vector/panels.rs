@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::cut::summed;
 use super::lanes::Width;
+use super::place::joined;
 use super::product::MatrixView;
 use super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::transpose::transpose;
@@ -48,11 +49,6 @@ impl<'a> Panels<'a> {
     pub fn packed(y: MatrixView) -> Panels<'static> {
         let panels = Panels::with(Width::widest(), y, usize::MAX);
         Panels { elements: Cow::Owned(panels.elements.into_owned()), ..panels }
-    }
-
-    /// Bytes of the panels.
-    pub fn bytes(&self) -> usize {
-        size_of_val(self.elements.as_ref())
     }
 
     /// Rows and columns of the matrix.
@@ -171,13 +167,7 @@ impl<'a> Panels<'a> {
             *to = vec![0f32; rows * part.len()];
             self.part(x, part, false, to);
         });
-        let mut product = Vec::with_capacity(rows * columns);
-        for row in 0..rows {
-            for part in &parts {
-                product.extend_from_slice(&part[row * part.len() / rows..][..part.len() / rows]);
-            }
-        }
-        product
+        joined(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), rows)
     }
 
     /// The number of rows, of `rows` in all, that a thread multiplies at a time if each is multiplied `times` times.

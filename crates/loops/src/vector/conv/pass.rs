@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::super::cut::summed;
 use super::super::lanes::Width;
+use super::super::place::joined;
 use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{MOST_SCRATCH, MOST_WORK, even_parts};
@@ -89,9 +90,10 @@ impl Pass {
             return None;
         };
         let ready = |grid: Grid| {
-            let is_allowed = self.is_allowed(&grid);
-            let weights = if is_allowed { self.packed(&grid.taps, filter) } else { Vec::new() };
-            is_allowed.then(|| self.ready(grid, weights.into()))
+            self.is_allowed(&grid).then(|| {
+                let weights = self.packed(&grid.taps, filter);
+                self.ready(grid, weights.into())
+            })
         };
         self.sums(&grids.into_iter().map(ready).collect::<Option<Vec<_>>>()?, images)
     }
@@ -180,14 +182,7 @@ impl Pass {
                 pass.rows((ready, weights), (images, image), 0, answer, &mut scratch);
             }
         });
-        let mut answer = Vec::with_capacity(pixels * self.made);
-        for pixel in 0..pixels {
-            for part in &parts {
-                let made = part.len() / pixels;
-                answer.extend_from_slice(&part[pixel * made..][..made]);
-            }
-        }
-        Some(answer)
+        Some(joined(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), pixels))
     }
 
     /// Grids of the same outputs without a window over the padding, whose zeros must not be multiplied with infinities or
