@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use meshtf_graph::FormatError;
-use prost::Message as _;
-use prost::bytes::Bytes;
 
 use crate::elem::Elem;
-use crate::proto::{EXTERNAL, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, TypeValue, ValueInfoProto};
-use crate::{Dim, MAX_BYTES, bounds, cx, dims, kind, operators};
+use crate::proto::{EXTERNAL, GraphProto, NodeProto, TensorProto, TypeProto, TypeValue, ValueInfoProto};
+use crate::{Dim, cx, decoded, dims, kind, operators};
 
 /// The content of a model, as it states it.
 #[derive(Clone, Debug, Default)]
@@ -49,13 +47,7 @@ pub struct Weight {
 /// # Errors
 /// NoGraph or TooLarge if the bytes are no model, or exceed a limit.
 pub fn describe(bytes: &[u8]) -> Result<Description, FormatError> {
-    if bytes.len() > MAX_BYTES {
-        let (bytes, limit) = (bytes.len() as u64, MAX_BYTES as u64);
-        return Err(FormatError::TooLarge { what: "the model".to_owned(), bytes, limit });
-    }
-    bounds::check(bytes).map_err(|why| FormatError::NoGraph { why: format!("this ONNX model is not read: {why}") })?;
-    let proto = ModelProto::decode(Bytes::copy_from_slice(bytes))
-        .map_err(|error| FormatError::NoGraph { why: format!("this ONNX model is damaged: {error}") })?;
+    let proto = decoded(bytes)?;
     let graph = proto.graph.unwrap_or_default();
     let shown = |domain: &str| if cx::domain(domain).is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
     let mut all = Description {

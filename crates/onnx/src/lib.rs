@@ -111,19 +111,27 @@ pub fn is_model(bytes: &[u8]) -> bool {
     bounds::is_model(bytes)
 }
 
+/// The message of a model.
+///
+/// # Errors
+/// NoGraph or TooLarge if the bytes are no model, or exceed a limit.
+fn decoded(bytes: &[u8]) -> std::result::Result<ModelProto, FormatError> {
+    if bytes.len() > MAX_BYTES {
+        let (bytes, limit) = (bytes.len() as u64, MAX_BYTES as u64);
+        return Err(FormatError::TooLarge { what: "the model".to_owned(), bytes, limit });
+    }
+    bounds::check(bytes).map_err(|why| FormatError::NoGraph { why: format!("this ONNX model is not read: {why}") })?;
+    ModelProto::decode(Bytes::copy_from_slice(bytes))
+        .map_err(|error| FormatError::NoGraph { why: format!("this ONNX model is damaged: {error}") })
+}
+
 /// Reads a model. `beside` reads a file in the model's folder, which may hold weights.
 ///
 /// # Errors
 /// The error, the node it is in, and the remedy: a file that is no model or exceeds a limit, an operator that is not supported,
 /// a node that contradicts itself.
 pub fn read(bytes: &[u8], beside: &mut Beside) -> std::result::Result<Model, FormatError> {
-    if bytes.len() > MAX_BYTES {
-        let (bytes, limit) = (bytes.len() as u64, MAX_BYTES as u64);
-        return Err(FormatError::TooLarge { what: "the model".to_owned(), bytes, limit });
-    }
-    bounds::check(bytes).map_err(|why| FormatError::NoGraph { why: format!("this ONNX model is not read: {why}") })?;
-    let proto = ModelProto::decode(Bytes::copy_from_slice(bytes))
-        .map_err(|error| FormatError::NoGraph { why: format!("this ONNX model is damaged: {error}") })?;
+    let proto = decoded(bytes)?;
     model(&proto, beside).map_err(|failure| match (failure.code, failure.node) {
         (Code::ResourceExhausted, node) => {
             let node = node.map(|node| format!("node {node}: ")).unwrap_or_default();

@@ -9,6 +9,7 @@ use super::window::{Padding, Window, all_sides};
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
+use crate::fold::transposed;
 use crate::help::Size;
 use crate::node::{Node, Value};
 use crate::unsupported;
@@ -145,35 +146,6 @@ pub fn arranged(cx: &mut Cx, x: Output, order: &[usize]) -> Result<Output> {
     let name = format!("{}/arranged", cx.em.graph().node(x.node).name);
     let value = transposed(&known, order)?;
     cx.em.constant_named(&name, value)
-}
-
-/// A host tensor with its axes in another order.
-fn transposed(x: &meshtf_tensor::Tensor, order: &[usize]) -> Result<meshtf_tensor::Tensor> {
-    let strides = x.shape().strides();
-    let dims: Vec<usize> = order.iter().map(|&axis| x.dims()[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    meshtf_tensor::memory::admit(x.byte_len())?;
-    let n = x.len();
-    let moved = meshtf_tensor::with_type!(x.dtype(), T => {
-        let from = x.slice::<T>()?;
-        let mut all: Vec<T> = Vec::with_capacity(n);
-        let mut at = vec![0usize; dims.len()];
-        let mut place = 0usize;
-        for _ in 0..n {
-            all.extend_from_slice(&from[place..=place]);
-            for axis in (0..dims.len()).rev() {
-                at[axis] += 1;
-                place += steps[axis];
-                if at[axis] < dims[axis] {
-                    break;
-                }
-                place -= steps[axis] * dims[axis];
-                at[axis] = 0;
-            }
-        }
-        meshtf_tensor::Tensor::from_vec(dims.clone(), all)
-    });
-    moved.ok_or_else(|| Failure::invalid("a constant of handles"))
 }
 
 /// A transposed convolution is the gradient of a convolution with respect to its image. It is computed without padding, and the

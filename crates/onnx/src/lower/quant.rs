@@ -195,13 +195,11 @@ fn matmul_integer(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     one(super::matmul::product(cx, a, b)?)
 }
 
-fn matmul_integer_to_float(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    let (a, b) = (n.input(0)?, n.input(1)?);
-    let (a_scale, b_scale) = (n.input(2)?, n.input(3)?);
-    let (a_zero, b_zero, bias) = (n.maybe(4)?, n.maybe(5)?, n.maybe(6)?);
-    let (a, b) = (centred(cx, a, a_zero, true)?, centred(cx, b, b_zero, false)?);
+/// The product of centred whole numbers as floats, by their scales, and with the bias.
+fn scaled_product(cx: &mut Cx, [a, b]: [Output; 2], scales: [Output; 2], bias: Option<Output>) -> Result<Vec<Value>> {
     let y = super::matmul::product(cx, a, b)?;
     let y = cx.cast(y, DType::F32)?;
+    let [a_scale, b_scale] = scales;
     let scale = op!(cx.em, "Mul", a_scale, b_scale)?;
     let y = op!(cx.em, "Mul", y, scale)?;
     match bias {
@@ -210,19 +208,20 @@ fn matmul_integer_to_float(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     }
 }
 
+fn matmul_integer_to_float(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
+    let (a, b) = (n.input(0)?, n.input(1)?);
+    let (a_scale, b_scale) = (n.input(2)?, n.input(3)?);
+    let (a_zero, b_zero, bias) = (n.maybe(4)?, n.maybe(5)?, n.maybe(6)?);
+    let (a, b) = (centred(cx, a, a_zero, true)?, centred(cx, b, b_zero, false)?);
+    scaled_product(cx, [a, b], [a_scale, b_scale], bias)
+}
+
 fn dynamic_matmul(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let (a, b, b_scale) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let (b_zero, bias) = (n.maybe(3)?, n.maybe(4)?);
     let (a, a_scale, a_zero) = dynamically(cx, a)?;
     let (a, b) = (centred(cx, a, Some(a_zero), true)?, centred(cx, b, b_zero, false)?);
-    let y = super::matmul::product(cx, a, b)?;
-    let y = cx.cast(y, DType::F32)?;
-    let scale = op!(cx.em, "Mul", a_scale, b_scale)?;
-    let y = op!(cx.em, "Mul", y, scale)?;
-    match bias {
-        Some(bias) => one(op!(cx.em, "AddV2", y, bias)?),
-        None => one(y),
-    }
+    scaled_product(cx, [a, b], [a_scale, b_scale], bias)
 }
 
 /// A scale or zero point of rows (before the other operand) or of columns.

@@ -3,9 +3,9 @@
 
 use meshtf_graph::{Node, Output};
 use meshtf_tensor::failure::Result;
-use meshtf_tensor::{Shape, Tensor};
 
 use super::{Writer, int, list, text};
+use crate::fold::transposed;
 use crate::unsupported;
 
 /// The output of a node; `None` for an op of another kind.
@@ -99,6 +99,9 @@ fn conv(w: &mut Writer, node: &Node, is_depthwise: bool) -> Result<String> {
 fn turned(w: &mut Writer, filter: Output, axes: &[usize; 4], shape: Option<[usize; 4]>) -> Result<String> {
     if let Some(value) = w.constant(filter) {
         let own = w.graph.node(filter.node).name.clone();
+        if value.rank() != axes.len() {
+            return Err(unsupported("its filter is not of rank 4"));
+        }
         let mut value = transposed(&value, axes)?;
         if let Some(shape) = shape {
             value = value.reshaped(shape.to_vec())?;
@@ -115,27 +118,6 @@ fn turned(w: &mut Writer, filter: Output, axes: &[usize; 4], shape: Option<[usiz
             Ok(w.put("Reshape", &[&name, &shape], Vec::new()))
         }
     }
-}
-
-fn transposed(value: &Tensor, axes: &[usize; 4]) -> Result<Tensor> {
-    let &[a, b, c, d] = value.dims() else { return Err(unsupported("its filter is not of rank 4")) };
-    let (dims, strides) = ([a, b, c, d], [b * c * d, c * d, d, 1]);
-    let width = value.dtype().size().unwrap_or(1);
-    let bytes = value.bytes().unwrap_or_default();
-    meshtf_tensor::memory::admit(bytes.len())?;
-    let mut moved = Vec::with_capacity(bytes.len());
-    let [p, q, r, s] = *axes;
-    for i in 0..dims[p] {
-        for j in 0..dims[q] {
-            for k in 0..dims[r] {
-                for l in 0..dims[s] {
-                    let at = (i * strides[p] + j * strides[q] + k * strides[r] + l * strides[s]) * width;
-                    moved.extend_from_slice(&bytes[at..at + width]);
-                }
-            }
-        }
-    }
-    Tensor::from_bytes(value.dtype(), Shape::from(axes.map(|axis| dims[axis]).to_vec()), &moved)
 }
 
 fn pool(w: &mut Writer, node: &Node, op: &str) -> Result<String> {
