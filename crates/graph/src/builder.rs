@@ -5,13 +5,11 @@
 
 mod settle;
 
-use std::collections::{HashMap, HashSet};
-
 use meshtf_tensor::device::DeviceSpec;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
-use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
+use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, UniqueNames, op};
 
 /// Builds a graph, node by node. A loop is closed with [`add_input`](GraphBuilder::add_input); a builder of an existing graph
 /// extends it, and its nodes keep their ids.
@@ -21,10 +19,7 @@ pub struct GraphBuilder {
     base: Graph,
     /// The nodes that it adds.
     nodes: Vec<NodeDef>,
-    /// Names in use, in lowercase, since no two names may differ in case alone.
-    taken: HashSet<String>,
-    /// By name in lowercase: a lower bound of the numbers after it that are in use, from 1 on.
-    numbered: HashMap<String, usize>,
+    names: UniqueNames,
     /// The current name scope: `outer/inner/`, or empty.
     scope: String,
     device: DeviceSpec,
@@ -34,8 +29,9 @@ pub struct GraphBuilder {
 impl From<Graph> for GraphBuilder {
     /// A builder that extends a graph. The graph's nodes stay unchanged.
     fn from(base: Graph) -> GraphBuilder {
-        let taken = base.nodes().map(|(_, node)| node.name.to_lowercase()).collect();
-        GraphBuilder { base, taken, ..GraphBuilder::default() }
+        let mut names = UniqueNames::default();
+        base.nodes().for_each(|(_, node)| names.reserve(&node.name));
+        GraphBuilder { base, names, ..GraphBuilder::default() }
     }
 }
 
@@ -134,7 +130,7 @@ impl GraphBuilder {
     /// # Errors
     /// Those of `add`.
     pub fn with_scope<T>(&mut self, scope: &str, add: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
+        let inner = format!("{}/", self.names.unique(&format!("{}{scope}", self.scope)));
         let outer = std::mem::replace(&mut self.scope, inner);
         let result = add(self);
         self.scope = outer;
@@ -202,27 +198,12 @@ impl GraphBuilder {
 
     /// Reserves a name: no later node gets it until it is released.
     pub fn reserve(&mut self, name: &str) {
-        self.taken.insert(name.to_lowercase());
+        self.names.reserve(name);
     }
 
     /// Releases a reserved name, which no node has: the next node that requests it gets it.
     pub fn release(&mut self, name: &str) {
-        self.taken.remove(&name.to_lowercase());
-    }
-
-    fn unique(&mut self, wanted: &str) -> String {
-        let small = wanted.to_lowercase();
-        if self.taken.insert(small.clone()) {
-            return wanted.to_owned();
-        }
-        let n = self.numbered.entry(small).or_default();
-        loop {
-            *n += 1;
-            let name = format!("{wanted}_{n}");
-            if self.taken.insert(name.to_lowercase()) {
-                return name;
-            }
-        }
+        self.names.release(name);
     }
 
     fn push(&mut self, def: NodeDef) -> Output {
@@ -280,7 +261,7 @@ impl OpBuilder<'_> {
             op: op.clone(),
         })?;
         let device = over(&parse(&device)?, &graph.device).to_string();
-        let name = graph.unique(&format!("{}{}", graph.scope, name.as_deref().unwrap_or(&op)));
+        let name = graph.names.unique(&format!("{}{}", graph.scope, name.as_deref().unwrap_or(&op)));
         let mut names = Vec::with_capacity(inputs.len() + control.len());
         let count = inputs.len();
         for (i, input) in inputs.into_iter().enumerate() {
@@ -288,7 +269,7 @@ impl OpBuilder<'_> {
                 Input::Output(output) => output,
                 Input::Value(value) => {
                     let argument = super::build::argument_name(def, &attrs, count, i);
-                    let name = graph.unique(&format!("{name}/{argument}"));
+                    let name = graph.names.unique(&format!("{name}/{argument}"));
                     let attrs = Attrs::from([("dtype", value.dtype().into()), ("value", value.into())]);
                     graph.push(NodeDef {
                         name,

@@ -1,9 +1,9 @@
 //! The graph that a model becomes: nodes are added one by one, and of each output the dtype, the shape and, for small integers,
 //! the elements are known at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use meshtf_graph::{Attr, Attrs, Graph, NodeDef, Output};
+use meshtf_graph::{Attr, Attrs, Graph, NodeDef, Output, UniqueNames};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Numeric, PartialShape, Shape, Tensor};
 
@@ -96,9 +96,7 @@ pub struct Emitter {
     graph: Graph,
     /// The prefix of names.
     scope: String,
-    /// Names in use, in lowercase.
-    taken: HashSet<String>,
-    numbered: HashMap<String, usize>,
+    names: UniqueNames,
     constants: HashMap<Output, Tensor>,
     shared: HashMap<(DType, Vec<usize>, Vec<u8>), Output>,
     /// The element types that the dtype does not tell.
@@ -130,18 +128,7 @@ impl Emitter {
 
     /// A name that no node has.
     pub fn unique(&mut self, wanted: &str) -> String {
-        let small = wanted.to_lowercase();
-        if self.taken.insert(small.clone()) {
-            return wanted.to_owned();
-        }
-        let n = self.numbered.entry(small).or_default();
-        loop {
-            *n += 1;
-            let name = format!("{wanted}_{n}");
-            if self.taken.insert(name.to_lowercase()) {
-                return name;
-            }
-        }
+        self.names.unique(wanted)
     }
 
     /// A name in the current scope that no node has.

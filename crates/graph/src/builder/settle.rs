@@ -44,8 +44,8 @@ impl GraphBuilder {
         let scope = format!("{}{scope}", self.scope).to_lowercase();
         let is_inside =
             |name: &str| name.strip_prefix(&scope).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        self.taken.retain(|name| !is_inside(name));
-        self.numbered.clear();
+        self.names.taken.retain(|name| !is_inside(name));
+        self.names.numbered.clear();
     }
 
     /// The first of `wanted`, `wanted_1` and so on that is neither a node's name nor the scope of one.
@@ -55,7 +55,7 @@ impl GraphBuilder {
             let rest = name.strip_prefix(&full)?;
             Some(rest.split('/').next().unwrap_or(rest).to_owned())
         };
-        let used: std::collections::HashSet<String> = self.taken.iter().filter_map(|name| prefix(name)).collect();
+        let used: std::collections::HashSet<String> = self.names.taken.iter().filter_map(|name| prefix(name)).collect();
         let suffixes = std::iter::once(String::new()).chain((1..).map(|n| format!("_{n}")));
         let free = suffixes.into_iter().find(|suffix| !used.contains(suffix));
         format!("{wanted}{}", free.unwrap_or_default())
@@ -95,7 +95,7 @@ impl GraphBuilder {
 
     /// Whether a node or a scope has this name.
     pub fn is_taken(&self, full_name: &str) -> bool {
-        self.taken.contains(&full_name.to_lowercase())
+        self.names.taken.contains(&full_name.to_lowercase())
     }
 
     /// The device that a node requests; nothing for one of another graph.
@@ -124,7 +124,7 @@ impl GraphBuilder {
     /// The beginning of [`with_scope`](GraphBuilder::with_scope); returns the argument of
     /// [`leave_scope`](GraphBuilder::leave_scope).
     pub fn enter_scope(&mut self, scope: &str) -> String {
-        let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
+        let inner = format!("{}/", self.names.unique(&format!("{}{scope}", self.scope)));
         std::mem::replace(&mut self.scope, inner)
     }
 
