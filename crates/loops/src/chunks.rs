@@ -1,8 +1,11 @@
-//! Parallel computation of independent elements, in chunks that are spread over the threads of the pool.
+//! Parallel computation of independent elements, in chunks that are spread over the threads.
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::turn::{BLOCK, apart, look};
+/// The number of threads that share the work.
+pub use crate::threads::count as threads;
+use crate::threads::share;
+use crate::turn::{BLOCK, look};
 
 /// Chunks per thread between two checks for cancellation, so that no thread waits long for the other threads.
 const CHUNKS: usize = 4;
@@ -41,23 +44,9 @@ pub fn in_chunks<L: Send>(mut chunks: impl Iterator<Item = L>, compute: impl Fn(
         match some.len() {
             0 => return,
             1 => compute(0),
-            count => side_by_side(count, &compute),
+            count => share(count, &compute),
         }
     }
-}
-
-/// The number of threads that share the work.
-#[inline]
-pub fn threads() -> usize {
-    rayon::current_num_threads()
-}
-
-/// Not generic, so that the pool's code is compiled once: monomorphised for each kind of chunk, it was a third of this crate
-/// and an eighth of the host kernels.
-fn side_by_side(count: usize, compute: &(dyn Fn(usize) + Sync)) {
-    use rayon::prelude::*;
-
-    (0..count).into_par_iter().with_max_len(1).for_each(|index| apart(|| compute(index)));
 }
 
 #[cfg(test)]

@@ -11,13 +11,28 @@ use std::sync::Once;
 
 use register::{FLUSHES, control, set_control};
 
-/// Sets flush-to-zero on the calling thread and on the pool over which kernels spread their work: denormal operands count as
-/// zero, and a denormal result becomes zero.
+/// Sets flush-to-zero on the calling thread, which those that join its kernels follow, and on the pool of the backends: denormal
+/// operands count as zero, and a denormal result becomes zero.
 #[inline]
 pub fn flush() {
     on_this_thread();
     static POOL: Once = Once::new();
     POOL.call_once(on_the_pool);
+}
+
+/// How a thread treats denormals.
+#[derive(Clone, Copy)]
+pub(crate) struct Denormals(u64);
+
+impl Denormals {
+    pub fn of_this_thread() -> Denormals {
+        Denormals(control() & FLUSHES)
+    }
+
+    /// Treats them in this way on the calling thread.
+    pub fn set(self) {
+        set_control(control() & !FLUSHES | self.0);
+    }
 }
 
 /// Flush-to-zero on the calling thread for the lifetime of the value.

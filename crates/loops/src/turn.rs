@@ -73,8 +73,8 @@ pub fn current() -> Option<Arc<Signal>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Runs a part of a kernel on any free thread, maybe one that waits for a kernel of another step. The part ignores the signal
-/// of that thread; the kernel that owns the part checks its own.
+/// Runs a part of a kernel, on its thread or another. The part ignores the signal of that thread; the kernel checks its own
+/// between parts.
 pub fn apart<T>(part: impl FnOnce() -> T) -> T {
     whole(part)
 }

@@ -1,11 +1,11 @@
-//! Kernels that take long, in parallel: on the pool of threads over which kernels spread their work, while the step's own
-//! thread waits. So there are never more threads that compute than cores, and a kernel that spreads its work shares them with
-//! the kernels in parallel with it.
+//! Kernels that take long, in parallel: one on the step's own thread, the others on the threads over which kernels spread their
+//! work. So there are never more threads that compute than cores. A kernel that spreads its own work is none of them: it leaves no
+//! core to others, and two of them would only share the caches.
 //!
 //! Kernels that take long are known from earlier steps, some of which are measured. Such a kernel is held back until another
-//! one is ready, and then both go to the pool. If the step needs its answer before, it runs on the step's thread. It gets its
-//! inputs in its turn, so the value of a reference does not depend on when it runs. All ops that touch state run on the step's
-//! thread, in its order.
+//! one is ready, and then goes to the pool, and the other is held back. The one that is held back when the step needs an answer
+//! runs on the step's thread. A kernel gets its inputs in its turn, so the value of a reference does not depend on when it runs.
+//! All ops that touch state run on the step's thread, in its order.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use meshtf_loops::turn;
+use meshtf_loops::{threads, turn};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory::{Budget, Turn};
 
@@ -31,7 +31,7 @@ const HEAVY: Duration = Duration::from_micros(250);
 /// A longer kernel would occupy the pool for too long. As a rule, it has work for all threads by itself.
 const LONGEST: Duration = Duration::from_millis(30);
 
-/// Most kernels of all devices in the pool at a time: a thread that waits for a part of one may begin another, within it.
+/// Most kernels of all devices in the pool at a time: more would only wait for a thread.
 const MOST_IN_POOL: usize = 16;
 
 /// Kernels in the pool.
@@ -54,7 +54,7 @@ pub enum Beside {
 impl Beside {
     /// The best choice on this machine, for a device whose kernels compute on its cores, or do not.
     pub fn by_cores(computes_here: bool) -> Beside {
-        if computes_here && threads() > 1 { Beside::IfHeavy } else { Beside::Never }
+        if computes_here && threads::count() > 1 { Beside::IfHeavy } else { Beside::Never }
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) struct SideKernels {
     pub measures: bool,
     /// Some kernels can be held back.
     pays: bool,
-    /// A kernel that is held back, only while none is in the pool.
+    /// The kernel that is held back: the last of those that are ready.
     held: Option<Ready>,
     in_pool: usize,
     done: (Sender<Done>, Receiver<Done>),
@@ -88,6 +88,8 @@ pub(super) struct Done {
     act: Act,
     pub began: Instant,
     pub ended: Instant,
+    /// It spread its work over other threads.
+    pub has_spread: bool,
     /// Its answer, or its panic.
     pub answer: std::result::Result<Result<Outcome>, Box<dyn Any + Send>>,
 }
@@ -134,9 +136,10 @@ impl SideKernels {
         (HEAVY..=LONGEST).contains(&cost)
     }
 
-    /// Records the duration of a kernel. One slow run may be the machine's fault, a quick one never is.
-    pub fn took(&mut self, node: u32, time: Duration) {
-        let now = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    /// Records the duration of a kernel, as none if it spread its work. One slow run may be the machine's fault, a quick one never
+    /// is.
+    pub fn took(&mut self, node: u32, time: Duration, has_spread: bool) {
+        let now = if has_spread { 0 } else { u32::try_from(time.as_micros()).unwrap_or(u32::MAX) };
         let cost = &mut self.costs[node as usize];
         *cost = if *cost == 0 || now < *cost { now } else { *cost + (now - *cost) / 4 };
     }
@@ -150,24 +153,17 @@ impl SideKernels {
         self.in_pool
     }
 
-    /// Takes a kernel that is ready: holds it back if it would be alone.
+    /// Takes a kernel that is ready: holds it back, and sends the one that was to the pool.
     pub fn add(&mut self, program: &mut CompiledPiece, ready: Ready) {
-        if self.in_pool > 0 {
-            return self.launch(program, ready);
-        }
-        match self.held.take() {
-            None => self.held = Some(ready),
-            Some(first) => {
-                self.launch(program, first);
-                self.launch(program, ready);
-            }
+        if let Some(before) = self.held.replace(ready) {
+            self.launch(program, before);
         }
     }
 
     /// Whether another kernel may go to the pool.
     pub fn have_free_thread(&self) -> bool {
-        // Two go to the pool at once if one was held back.
-        self.in_pool < threads() && IN_POOL.load(Ordering::Relaxed) + 2 <= MOST_IN_POOL
+        // The step's own thread computes, too.
+        self.in_pool + 1 < threads::count() && IN_POOL.load(Ordering::Relaxed) < MOST_IN_POOL
     }
 
     /// The kernel that is held back, to be run by the step's thread.
@@ -204,19 +200,17 @@ impl SideKernels {
         let budget = Budget::current();
         self.in_pool += 1;
         IN_POOL.fetch_add(1, Ordering::Relaxed);
-        in_pool(move || {
-            let began = Instant::now();
+        threads::spawn(move || {
+            let (began, spread) = (Instant::now(), threads::spread());
             let run = || {
                 let _turn = Turn::begin(&budget);
-                // This thread may be within another kernel, and wait for a part of it.
-                let compute = || compute(&mut act, &code.nodes[node as usize], &mut inputs);
-                turn::within(&signal, || turn::in_part(compute))
+                turn::within(&signal, || compute(&mut act, &code.nodes[node as usize], &mut inputs))
             };
             let answer = catch_unwind(AssertUnwindSafe(run));
-            let ended = Instant::now();
+            let (ended, has_spread) = (Instant::now(), threads::spread() != spread);
             drop((inputs, code));
             IN_POOL.fetch_sub(1, Ordering::Relaxed);
-            let _step_is_gone = done.send(Done { at, node, act, began, ended, answer });
+            let _step_is_gone = done.send(Done { at, node, act, began, ended, has_spread, answer });
         });
     }
 }
@@ -230,14 +224,6 @@ pub(super) fn taken(inputs: &mut [Option<Token>]) -> Result<Tokens> {
     inputs.iter_mut().map(now).collect()
 }
 
-fn threads() -> usize {
-    rayon::current_num_threads()
-}
-
-fn in_pool(job: impl FnOnce() + Send + 'static) {
-    rayon::spawn_fifo(job);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,7 +232,7 @@ mod tests {
     fn what_takes_long_is_known_after_some_steps() {
         let check = |times: &[u64], wanted: bool| {
             let mut lanes = SideKernels::new(1);
-            times.iter().for_each(|&time| lanes.took(0, Duration::from_micros(time)));
+            times.iter().for_each(|&time| lanes.took(0, Duration::from_micros(time), false));
             assert_eq!(lanes.take(Beside::IfHeavy, 0), wanted, "{times:?}");
             assert!(!lanes.take(Beside::Never, 0), "{times:?}");
         };
@@ -261,6 +247,16 @@ mod tests {
         check(&[heavy / 2, 2 * heavy, 2 * heavy, 2 * heavy], true);
         check(&[2 * heavy, heavy / 2], false);
         check(&[u64::MAX], false);
+    }
+
+    #[test]
+    fn what_spreads_its_work_does_not_take_long() {
+        let mut lanes = SideKernels::new(1);
+        lanes.took(0, HEAVY, false);
+        lanes.took(0, HEAVY, true);
+        assert!(!lanes.take(Beside::IfHeavy, 0));
+        lanes.took(0, HEAVY, false);
+        assert!(lanes.take(Beside::IfHeavy, 0));
     }
 
     #[test]

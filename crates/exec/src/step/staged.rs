@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use meshtf_engine::Value;
+use meshtf_loops::threads;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
@@ -209,7 +210,8 @@ impl Step {
                     let wait = WaitId { step: self.id, number: 0 };
                     let context = &mut OpContext { engine: near.engine, device: near.wake, wait };
                     let since = self.outbox.before(near.sink, self.id, self.current);
-                    let began = (self.trace.is_some() || self.lanes.measures && placed.is_pure).then(Instant::now);
+                    let measures = self.trace.is_some() || self.lanes.measures && placed.is_pure;
+                    let began = measures.then(|| (Instant::now(), threads::spread()));
                     let Some(mut tokens) =
                         answer(act, node, inputs, &mut self.feeds, &mut self.fetches, context)?.done()
                     else {
@@ -217,8 +219,8 @@ impl Step {
                     };
                     hand_on(stages, placed, &mut tokens, slots);
                     self.outbox.ran(self.current, since);
-                    if let Some(began) = began {
-                        self.ran(placed, began, Instant::now());
+                    if let Some((began, spread)) = began {
+                        self.ran(placed, began, Instant::now(), threads::spread() != spread);
                     }
                 }
             }
@@ -251,7 +253,7 @@ impl Step {
         Ok(())
     }
 
-    /// Waits for a kernel in the pool; if there is none, runs the one that is held back.
+    /// Runs the kernel that is held back; if there is none, waits for one in the pool.
     fn wait_for_lane(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<()> {
         let Some(Ready { at, mut inputs }) = self.lanes.unhold() else {
             self.outbox.empty(near.sink, self.id);
@@ -264,9 +266,9 @@ impl Step {
         let placed = &stages(code)?.nodes[at as usize];
         (self.current, self.course.at) = (placed.node, at);
         let since = self.outbox.before(near.sink, self.id, placed.node);
-        let began = Instant::now();
+        let (began, spread) = (Instant::now(), threads::spread());
         let outcome = compute(&mut program.acts[placed.node as usize], &code.nodes[placed.node as usize], &mut inputs)?;
-        self.ran(placed, began, Instant::now());
+        self.ran(placed, began, Instant::now(), threads::spread() != spread);
         self.outbox.ran(placed.node, since);
         self.answered(program, at, outcome)
     }
@@ -277,7 +279,8 @@ impl Step {
         match done.answer {
             Ok(answer) => {
                 let outcome = answer?;
-                self.ran(&stages(&program.code)?.nodes[done.at as usize], done.began, done.ended);
+                let placed = &stages(&program.code)?.nodes[done.at as usize];
+                self.ran(placed, done.began, done.ended, done.has_spread);
                 self.answered(program, done.at, outcome)
             }
             Err(panic) => resume_unwind(panic),
@@ -294,9 +297,9 @@ impl Step {
     }
 
     /// Records the duration of a node where it is measured or traced.
-    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant) {
+    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant, has_spread: bool) {
         if self.lanes.measures && placed.is_pure {
-            self.lanes.took(placed.node, ended - began);
+            self.lanes.took(placed.node, ended - began, has_spread);
         }
         if let Some(trace) = &mut self.trace {
             trace.ran(placed.node, began, ended);

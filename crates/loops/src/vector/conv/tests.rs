@@ -1,6 +1,7 @@
 //! Convolutions and both gradients against plain loops in float64, on each register width of this processor.
 
 use super::*;
+use crate::threads;
 
 /// Height or width of an image, of the window, stride and dilation; and the padding, before and behind.
 type Along = (usize, usize, usize, usize, [usize; 2]);
@@ -179,10 +180,9 @@ fn answers_are_the_same_on_any_number_of_threads() {
         let bits = |all: Option<Vec<f32>>| all.unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         [answer, of_image, c.filter_gradient(&image, &gradient)].map(bits)
     };
-    let on = |threads: usize| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(all);
-    let one = on(1);
-    for threads in [2, 3, 8] {
-        assert!(on(threads) == one, "{threads} threads");
+    let one = threads::with(1, all);
+    for count in [2, 3, 8] {
+        assert!(threads::with(count, all) == one, "{count} threads");
     }
 }
 
