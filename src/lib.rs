@@ -219,5 +219,6 @@ pub use meshtf_tensor::failure::Result;
 pub use meshtf_tensor::failure::Stage;
 pub use node::{ClusterSpec, Node, NodeConfig, NodeError};
 pub use protocol::SessionOptions;
+pub use protocol::guard::GuardNote;
 pub use runtime::requests::StepEvent;
 pub use session::{Init, Run, RunOutput, Session};

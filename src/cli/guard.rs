@@ -8,9 +8,9 @@ use super::reach::seconds;
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct GuardArgs {
     /// Least time between two copies of the state to the memory of other tasks, in seconds, or off: if a task is lost and its
-    /// name is taken again within 60 s, the steps continue from the newest copy. Copies are taken less often where they would
-    /// cost more than 3 % of the time
-    #[arg(long, value_name = "TIME|off", default_value = "off", value_parser = guard)]
+    /// name is taken again within 60 s, the steps continue from the newest copy. The first is taken after that time. Copies are
+    /// taken less often where they would cost more than 3 % of the time
+    #[arg(long, value_name = "TIME|off", default_value = "2", value_parser = guard)]
     guard: Guarding,
 }
 

@@ -31,15 +31,18 @@ pub enum ToGuard {
     Copy { session: SessionId, cut: Cut, base: Option<Cut>, buddy: Peer },
     /// All parts of this cut are kept: forget earlier ones.
     Complete { session: SessionId, cut: Cut },
-    /// Put the session's state here back to that of the cut: the copy that was taken here, or the one that this peer will send
-    /// by [`ToGuard::Load`]. Answered by [`GuardReport::Restored`], in the second case first by [`GuardReport::Ready`].
-    Restore { session: SessionId, ask: u64, cut: Cut, from: Option<Peer> },
+    /// Get ready to put the session's state here back to that of the cut, unless another session has changed it since. Answered
+    /// by [`GuardReport::Ready`].
+    Restore { session: SessionId, ask: u64, cut: Cut, from: Origin },
+    /// All tasks are ready: put the state back that is here. Answered by [`GuardReport::Restored`].
+    Return { session: SessionId, ask: u64 },
     /// Send the part of the cut that `of` had sent to the peer that holds its task now.
     GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
     /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
     /// as in `base`, first its form, as bytes, and then its tensors.
     Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
-    /// From a buddy to the new holder of a task: as [`ToGuard::Keep`].
+    /// From a buddy to the new holder of a task: as [`ToGuard::Keep`]. The last one is answered to the master by
+    /// [`GuardReport::Restored`].
     Load { session: SessionId, ask: u64, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
 }
 
@@ -78,11 +81,23 @@ impl ToGuard {
             | ToGuard::Copy { session, .. }
             | ToGuard::Complete { session, .. }
             | ToGuard::Restore { session, .. }
+            | ToGuard::Return { session, .. }
             | ToGuard::GiveBack { session, .. }
             | ToGuard::Keep { session, .. }
             | ToGuard::Load { session, .. } => *session,
         }
     }
+}
+
+/// Where a task's part of a cut is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// At the task itself, which was copied or has loaded it.
+    Here,
+    /// At its buddy, which will send it by [`ToGuard::Load`].
+    Buddy(Peer),
+    /// The session had nothing there, and another process holds the task by now: the session has nothing there again.
+    Nothing,
 }
 
 /// A resource in a part of a cut.
@@ -141,9 +156,27 @@ pub struct Copied {
     pub names: Vec<String>,
     /// Why some resources cannot be copied: a sentence for each, the first ones.
     pub unsaved: Vec<String>,
+    /// The first resource that another session has changed since the cut before, if one has: `variable 'v'`.
+    pub shared: Option<String>,
 }
 
-/// A notice to the client of a guarded session about its run.
+impl Copied {
+    /// Whether the session had nothing there.
+    pub fn is_empty(&self) -> bool {
+        self.resources == 0 && self.unsaved.is_empty()
+    }
+}
+
+/// A notice about a [guarded](crate::SessionOptions::guard) session, which comes as a [`StepEvent::Guard`](crate::StepEvent)
+/// while it runs. As text it is a line for people.
+///
+/// ```
+/// use meshtf::{GuardNote, Task};
+///
+/// let task = Task::new("ps", 0);
+/// let note = GuardNote::Continued { task, at: 12_340, from: 12_280, after_ms: 540 };
+/// assert_eq!(note.to_string(), "ps/0 was lost at step 12,340; continued from 12,280 after 0.6 s");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GuardNote {

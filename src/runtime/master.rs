@@ -122,7 +122,7 @@ impl Master {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
         let master = Master::with(task, router, limits, events, clock, |work| Planner::start(work, budget));
-        master.state.clockwork.runs(&master.state);
+        master.state.clockwork.runs(&master.state, budget);
         master
     }
 

@@ -219,9 +219,11 @@ impl Worker {
                 }
             }
             ToWorker::Release { session } => {
-                lock(&self.state.guards).release(from, session);
+                let was_guarded = lock(&self.state.guards).release(from, session);
                 if self.state.is_master(from, session) {
                     self.state.release(session);
+                } else if was_guarded {
+                    self.state.release_unless_anothers(session);
                 }
             }
             // Earlier messages have been processed by this thread, and precede later ones in the mailbox of each device.
@@ -252,10 +254,15 @@ impl Worker {
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
         orphans.sort_unstable();
-        lock(&self.state.guards).down(peer);
+        let guarded = {
+            let mut guards = lock(&self.state.guards);
+            guards.down(peer);
+            guards.of(peer)
+        };
         for session in orphans {
             self.state.release(session);
         }
+        guarded.into_iter().for_each(|session| self.state.release_unless_anothers(session));
         if task.is_none() {
             return;
         }
@@ -472,6 +479,14 @@ impl State {
         }
         for device in self.all_devices() {
             device.release(id);
+        }
+    }
+
+    /// Releases the state of a session that had no pieces here any more, but was guarded.
+    fn release_unless_anothers(&self, id: SessionId) {
+        let sessions = self.sessions();
+        if !sessions.contains_key(&id) {
+            self.resources.release(id);
         }
     }
 

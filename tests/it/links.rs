@@ -223,6 +223,11 @@ fn guarded_steps_outlive_a_cut_that_ends_a_link() {
             scope.spawn(move || {
                 let Some(field) = Field::new("a wire cut under guarded steps", 1) else { return };
                 let mut training = Training::with_guard(&field.sandbox, &field.graph, "0.5");
+                // Many times the distance between two copies.
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_secs(4) {
+                    assert!(training.next(), "{}", training.client.stderr());
+                }
                 field.cut(one, other, Duration::from_secs(20));
                 let continues = || training.client.stderr().contains("; continued from ");
                 assert!(wait_until(PATIENCE, continues), "{}", training.client.stderr());

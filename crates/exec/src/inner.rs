@@ -16,7 +16,7 @@ use meshtf_tensor::memory;
 
 use super::busy::Busy;
 use super::mailbox::Mailbox;
-use super::resource::Resources;
+use super::resource::{Resources, on_behalf};
 use super::sink::Sink;
 use super::step::{Beside, Body, Surroundings, Turn, TurnEnd};
 use super::waiting::Wake;
@@ -71,7 +71,7 @@ impl Inner {
         let run = || {
             body.compile(near.engine)?;
             let Body { program, step, .. } = &mut **body;
-            turn::within(signal, || step.run(program, &near))
+            turn::within(signal, || on_behalf(id.session, || step.run(program, &near)))
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             Err(match turn::is_stop(&*panic) {

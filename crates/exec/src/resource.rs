@@ -76,7 +76,8 @@ pub(super) use variable::{Content, Variable};
 use super::python::Program;
 use super::token::Tokens;
 use super::waiting::{Answer, WaitId, answered};
-use version::Version;
+pub(crate) use version::Version;
+pub use version::{Moment, OUTSIDE, on_behalf};
 
 /// The container of resources that name none.
 pub const DEFAULT_CONTAINER: &str = "localhost";
@@ -110,7 +111,7 @@ pub(super) trait Resource: Any + Send + Sync {
 
     /// A number that differs after each change of its contents, and stays while they are only read; `None` while an op works
     /// on it, and for a resource that does not outlive its step.
-    fn version(&self) -> Option<u64> {
+    fn version(&self) -> Option<Version> {
         None
     }
 
@@ -334,7 +335,7 @@ impl Resources {
     }
 
     /// Forgets the resources that only the session could see.
-    pub(super) fn release(&self, session: SessionId) {
+    pub fn release(&self, session: SessionId) {
         let mut table = lock(&self.table);
         table.guarded.remove(&session);
         if table.isolated.remove(&session) | table.with_own.remove(&session) {

@@ -1,9 +1,13 @@
 //! The clock of guarded sessions: a thread, as long as there are some, notifies them of time that passes and plans for those that
 //! come back from a loss.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::memory::Budget;
 
 use super::machine::{Machine, SessionEvent, ToPlan};
 use super::sessions::Handle;
@@ -15,19 +19,19 @@ const TICK: Duration = Duration::from_millis(50);
 /// The thread of a master.
 #[derive(Default)]
 pub(super) struct Clockwork {
-    /// The state that it notifies; a master without threads has none.
-    state: OnceLock<Weak<State>>,
+    /// The state that it notifies, and the memory budget within which it plans; a master without threads has none.
+    state: OnceLock<(Weak<State>, Arc<Budget>)>,
     is_running: AtomicBool,
 }
 
 impl Clockwork {
-    pub fn runs(&self, state: &Arc<State>) {
-        let _first = self.state.set(Arc::downgrade(state));
+    pub fn runs(&self, state: &Arc<State>, budget: &Arc<Budget>) {
+        let _first = self.state.set((Arc::downgrade(state), Arc::clone(budget)));
     }
 
     /// Starts the thread, unless it runs.
     pub fn start(&self) {
-        let Some(state) = self.state.get().cloned() else { return };
+        let Some((state, budget)) = self.state.get().cloned() else { return };
         if self.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -46,7 +50,7 @@ impl Clockwork {
                 }
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("meshtf-guard".into()).spawn(work) {
+        if let Err(error) = std::thread::Builder::new().name("meshtf-guard".into()).spawn(move || budget.run(work)) {
             self.is_running.store(false, Ordering::Release);
             tracing::warn!("no thread for guarded sessions, which are not guarded: {error}");
         }
@@ -64,10 +68,21 @@ impl State {
         for handle in self.sessions.all() {
             if handle.lock().machine.is_guarded() {
                 any = true;
-                self.tick(&handle);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.tick(&handle))) {
+                    self.tick_panicked(&handle, Failure::panicked("guarding a session", &*panic));
+                }
             }
         }
         any
+    }
+
+    /// The session ends, whose state the panic may have left half changed; the others continue.
+    fn tick_panicked(&self, handle: &Arc<Handle>, failure: Failure) {
+        let failure = failure.on_task(&self.task.to_string());
+        tracing::error!("{failure}");
+        if catch_unwind(AssertUnwindSafe(|| self.close(&handle.client, handle.id, &failure))).is_err() {
+            tracing::error!("session {} could not be ended after a panic", handle.id);
+        }
     }
 
     fn tick(&self, handle: &Arc<Handle>) {

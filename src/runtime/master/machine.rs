@@ -180,7 +180,7 @@ impl Machine {
         limits: MasterLimits,
         now: Nanos,
     ) -> Self {
-        let guard = options.guard.map(|every| Guard::new(every.as_nanos().min(u128::from(Nanos::MAX)) as Nanos, now));
+        let guard = options.guard.map(|every| Guard::new(every.as_nanos().min(u128::from(Nanos::MAX)) as Nanos));
         Machine {
             guard,
             now,

@@ -1,6 +1,8 @@
 //! Guarded sessions in the simulation: whatever is lost, the client sees the values of an undisturbed session, each once, or a
 //! failure that says what is lost.
 
+mod shared;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ enum Faults {
     Parts,
     /// Both other tasks die: each may have kept the copies of the other.
     BothReturn,
+    /// The clock of guarded sessions panics now and then.
+    Panics,
 }
 
 impl Faults {
@@ -46,7 +50,7 @@ impl Faults {
             _ => (2, 1),
         };
         match self {
-            Faults::Nothing => vec![],
+            Faults::Nothing | Faults::Panics => vec![],
             Faults::Returns => vec![(first, Strike::Kill(one)), (later, Strike::Start(one))],
             Faults::ReturnsAgain => {
                 let again = later + 1 + draw.below(1500);
@@ -138,6 +142,9 @@ fn act_out(seed: u64, faults: Faults) -> Result<Seen, String> {
     let (net, mut draw) = (net::network(MasterLimits::default().sessions), Draw(seed));
     let strikes = faults.strikes(&mut draw);
     let mut world = World { net, draw, strikes, trace: None, acts: 0, most_passed: MOST_PASSED };
+    if faults == Faults::Panics {
+        world.net.panic_in_ticks(Draw(seed));
+    }
     let seen = Arc::new(Mutex::new(Seen::default()));
     world.run(vec![Life::of(live(Arc::clone(&world.net), Arc::clone(&seen)))])?;
     world.strikes.clear();
@@ -189,6 +196,15 @@ fn a_loss_changes_no_value_of_a_guarded_session() {
             Faults::BothReturn => assert!(lost > 0, "no seed lost both"),
             _ => assert!(survived * 10 >= SEEDS * 9 && noted * 3 >= SEEDS, "{faults:?}: {survived}, {noted}"),
         }
+    }
+}
+
+#[test]
+fn a_panic_ends_its_session_and_not_the_clock() {
+    for seed in 0..SEEDS / 2 {
+        let seen = act_out(seed, Faults::Panics).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
+        let failure = seen.failure.unwrap_or_else(|| panic!("seed {seed} has no panic"));
+        assert!(matches!(failure.code, Code::Internal | Code::Aborted), "seed {seed}: {failure}");
     }
 }
 

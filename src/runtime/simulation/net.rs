@@ -62,6 +62,8 @@ struct Lanes {
     processes: BTreeMap<u32, u64>,
     /// Draws whether a read of the cluster while planning panics, or the answer to a registration; `None`: neither does.
     panics: Option<Draw>,
+    /// So does a read of the cluster while time passes for guarded sessions.
+    ticks_panic: bool,
     /// The chores of that kind that panicked when they were last done.
     panicked: BTreeSet<&'static str>,
 }
@@ -88,6 +90,7 @@ impl Router for SimRouter {
 
     fn cluster(&self) -> Arc<Cluster> {
         self.net.may_panic("plan");
+        self.net.may_panic("tick");
         Arc::clone(&self.net.lock().cluster)
     }
 }
@@ -134,6 +137,12 @@ impl Net {
         self.lock().panics = Some(draw);
     }
 
+    /// The clock of guarded sessions panics from now on, if that is drawn, and nothing else.
+    pub fn panic_in_ticks(&self, draw: Draw) {
+        let mut state = self.lock();
+        (state.panics, state.ticks_panic) = (Some(draw), true);
+    }
+
     /// Panics in chores of that kind if that is drawn, but not twice in a row: a panicked chore gets to report it.
     fn may_panic(&self, kind: &'static str) {
         if CHORE.get() != kind {
@@ -141,6 +150,9 @@ impl Net {
         }
         let panics = {
             let mut state = self.lock();
+            if state.ticks_panic != (kind == "tick") {
+                return;
+            }
             let is_drawn = state.panics.as_mut().is_some_and(|draw| draw.below(3) == 0);
             let panics = is_drawn && !state.panicked.contains(kind);
             if panics {

@@ -1,24 +1,24 @@
-//! A worker's part in guarded sessions: it copies the state that a session has here, keeps the copies of other tasks, and puts a
-//! state back.
+//! A worker's part in guarded sessions: it copies the state that a session has here and puts it back (`state`), and keeps the
+//! copies of other tasks.
 //!
 //! A copy shares its elements with the resources until these change, so it is made while the steps wait; it travels beside the
 //! steps. The worker takes copies only for sessions whose master has asked for them, and only from the peers that the master
 //! has named.
 
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshtf_exec::{ResourceKey, Saved};
-use meshtf_kernels::Position;
+use meshtf_exec::{Moment, ResourceKey, Saved};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
 use super::{State, WorkerSession};
-use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, SentResource, SentState, ToGuard};
+use crate::protocol::guard::{Cut, GuardReport, Origin, SentResource, SentState, ToGuard};
 use crate::protocol::{Envelope, Peer, ToMaster, ToWorker};
 
 /// Most sessions whose copies a worker makes or keeps.
@@ -35,8 +35,6 @@ const MAX_TENSORS: usize = 1 << 15;
 const MAX_BYTES: usize = 3 << 30;
 /// How long the copies of a session outlive the link with its master, which may come back.
 const ORPHANS_KEPT: Duration = Duration::from_secs(600);
-/// How long a state waits to be put back for the ops of steps that were given up.
-const QUIET_LIMIT: Duration = Duration::from_secs(30);
 /// The kind of the positions of random numbers, which are no resource.
 const RANDOM: &str = "random numbers";
 
@@ -49,11 +47,13 @@ pub(super) struct Guards(BTreeMap<SessionId, Guarded>);
 
 struct Guarded {
     master: Peer,
+    /// The newest of what the master asks for: work for an older ask stops.
+    asked: u64,
     /// The copies of the state here.
     own: BTreeMap<Cut, Arc<Own>>,
     /// The copies of other tasks, by the peers that sent them; from no others are any taken.
     wards: BTreeMap<Peer, BTreeMap<Cut, Ward>>,
-    /// The state that comes back from a buddy.
+    /// The state that is to be put back.
     expected: Option<Expected>,
     /// The newest cut that is known to be complete.
     complete: Option<Cut>,
@@ -67,6 +67,8 @@ struct Own {
     states: States,
     /// The resources that cannot be copied.
     unsaved: BTreeSet<ResourceKey>,
+    /// When it was taken, or loaded: what other sessions change later is not in it.
+    taken: Moment,
 }
 
 enum Ward {
@@ -77,7 +79,7 @@ enum Ward {
 struct Expected {
     ask: u64,
     cut: Cut,
-    from: Peer,
+    from: Origin,
     incoming: Incoming,
 }
 
@@ -177,7 +179,24 @@ impl Guards {
         Ok(guarded)
     }
 
-    fn serve(&mut self, master: &Peer, session: SessionId, of: Vec<Peer>) -> Result<()> {
+    /// Whether the master that asked for it still wants a state to be put back, and is there.
+    fn wants(&self, session: SessionId, master: &Peer, ask: u64) -> Result<()> {
+        let is_wanted =
+            |guarded: &&Guarded| guarded.master == *master && guarded.asked == ask && guarded.orphaned.is_none();
+        match self.0.get(&session).filter(is_wanted) {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(Code::Cancelled, "the state of the session is not to be put back any more")),
+        }
+    }
+
+    /// Notes what a master asks for, as soon as it comes.
+    fn ask(&mut self, master: &Peer, session: SessionId, ask: u64) {
+        if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master == *master) {
+            guarded.asked = guarded.asked.max(ask);
+        }
+    }
+
+    fn serve(&mut self, master: &Peer, (session, ask): (SessionId, u64), of: Vec<Peer>) -> Result<()> {
         if self.0.len() >= MAX_GUARDED && !self.0.contains_key(&session) {
             let why = format!("copies of {MAX_GUARDED} sessions are here already");
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -190,6 +209,7 @@ impl Guards {
         }
         self.0.entry(session).or_insert_with(|| Guarded {
             master: master.clone(),
+            asked: 0,
             own: BTreeMap::new(),
             wards: BTreeMap::new(),
             expected: None,
@@ -197,6 +217,7 @@ impl Guards {
             orphaned: None,
         });
         let guarded = self.of_master(session, master)?;
+        guarded.asked = guarded.asked.max(ask);
         guarded.wards.retain(|peer, _| of.contains(peer));
         for peer in of {
             guarded.wards.entry(peer).or_default();
@@ -241,7 +262,9 @@ impl Guards {
     /// Takes a chunk of a state that comes back; the whole of it if it was the last.
     fn load(&mut self, from: &Peer, session: SessionId, ask: u64, chunk: Chunk) -> Option<Loaded> {
         let guarded = self.0.get_mut(&session)?;
-        let expected = guarded.expected.as_mut().filter(|expected| expected.from == *from && expected.ask == ask)?;
+        let is_expected =
+            |one: &&mut Expected| matches!(&one.from, Origin::Buddy(buddy) if buddy == from) && one.ask == ask;
+        let expected = guarded.expected.as_mut().filter(is_expected)?;
         let taken = expected.incoming.take(session, chunk, None);
         let result = match taken {
             Ok(false) => Ok(None),
@@ -266,11 +289,18 @@ impl Guards {
         self.0.retain(|_, guarded| guarded.orphaned.is_none_or(|since| since.elapsed() < ORPHANS_KEPT));
     }
 
-    /// A session is over.
-    pub fn release(&mut self, master: &Peer, session: SessionId) {
-        if self.0.get(&session).is_some_and(|guarded| guarded.master == *master) {
+    /// The sessions that a master guards here.
+    pub fn of(&self, master: &Peer) -> Vec<SessionId> {
+        self.0.iter().filter(|(_, guarded)| guarded.master == *master).map(|(session, _)| *session).collect()
+    }
+
+    /// A session is over; whether its master guarded it here.
+    pub fn release(&mut self, master: &Peer, session: SessionId) -> bool {
+        let is_here = self.0.get(&session).is_some_and(|guarded| guarded.master == *master);
+        if is_here {
             self.0.remove(&session);
         }
+        is_here
     }
 
     /// A session has pieces here by now: only their master guards it.
@@ -300,7 +330,8 @@ impl State {
                 let served = {
                     // Under one lock, so that its first pieces do not come in between.
                     let sessions = self.sessions();
-                    is_not_anothers(&sessions, from, session).and_then(|()| lock(&self.guards).serve(from, session, of))
+                    is_not_anothers(&sessions, from, session)
+                        .and_then(|()| lock(&self.guards).serve(from, (session, ask), of))
                 };
                 let result = served.map_err(|failure| self.here(failure));
                 self.guard_says(from, session, GuardReport::Ready { ask, result });
@@ -314,14 +345,21 @@ impl State {
                 }
                 None
             }
-            other => Some(other),
+            other => {
+                if let ToGuard::Restore { session, ask, .. } = &other {
+                    lock(&self.guards).ask(from, *session, *ask);
+                }
+                Some(other)
+            }
         }
     }
 
     /// Does the work of a message, and answers.
     pub(super) fn guard(&self, from: &Peer, message: ToGuard, tensors: Vec<Tensor>) {
-        if let ToGuard::Copy { session, .. } | ToGuard::Restore { session, .. } | ToGuard::GiveBack { session, .. } =
-            &message
+        if let ToGuard::Copy { session, .. }
+        | ToGuard::Restore { session, .. }
+        | ToGuard::Return { session, .. }
+        | ToGuard::GiveBack { session, .. } = &message
         {
             let allowed = is_not_anothers(&self.sessions(), from, *session);
             if let Err(failure) = allowed {
@@ -330,21 +368,13 @@ impl State {
         }
         match message {
             ToGuard::Copy { session, cut, base, buddy } => self.copy_out(from, session, (cut, base), &buddy),
-            ToGuard::Restore { session, ask, cut, from: None } => {
-                let own = lock(&self.guards).of_master(session, from).map(|guarded| guarded.own.get(&cut).cloned());
-                let lost =
-                    || Failure::new(Code::NotFound, format!("there is no copy of cut {cut} of session {session} here"));
-                let result = own.and_then(|own| own.ok_or_else(lost)).and_then(|own| self.put_state(session, &own));
-                self.restored(from, session, ask, result);
+            ToGuard::Restore { session, ask, cut, from: origin } => {
+                let result = self.expect(from, session, ask, (cut, origin)).map_err(|failure| self.here(failure));
+                self.guard_says(from, session, GuardReport::Ready { ask, result });
             }
-            ToGuard::Restore { session, ask, cut, from: Some(buddy) } => {
-                let expected = Expected { ask, cut, from: buddy, incoming: Incoming::default() };
-                let asked =
-                    lock(&self.guards).of_master(session, from).map(|guarded| guarded.expected = Some(expected));
-                match asked {
-                    Ok(()) => self.guard_says(from, session, GuardReport::Ready { ask, result: Ok(()) }),
-                    Err(failure) => self.restored(from, session, ask, Err(failure)),
-                }
+            ToGuard::Return { session, ask } => {
+                let result = self.return_to(from, session, ask);
+                self.restored(from, session, ask, result);
             }
             ToGuard::GiveBack { session, ask, cut, of, to } => {
                 if let Err(failure) = self.give_back(from, session, (ask, cut), &of, &to) {
@@ -368,15 +398,7 @@ impl State {
                 let Some((master, loaded)) = loaded else { return };
                 let result = match loaded {
                     Ok(None) => return,
-                    Ok(Some((cut, states))) => {
-                        let own = Arc::new(Own { states, unsaved: BTreeSet::new() });
-                        self.put_state(session, &own).map(|()| {
-                            if let Ok(guarded) = lock(&self.guards).of_master(session, &master) {
-                                guarded.own.insert(cut, own);
-                                guarded.complete = Some(cut);
-                            }
-                        })
-                    }
+                    Ok(Some((cut, states))) => self.put_loaded(&master, (session, ask), cut, states),
                     Err(failure) => Err(failure),
                 };
                 self.restored(&master, session, ask, result);
@@ -393,7 +415,10 @@ impl State {
             ToGuard::Copy { cut, .. } => {
                 self.guard_says(from, session, GuardReport::Copied { cut: *cut, result: Err(self.here(failure)) });
             }
-            ToGuard::Restore { ask, .. } | ToGuard::GiveBack { ask, .. } => {
+            ToGuard::Restore { ask, .. } => {
+                self.guard_says(from, session, GuardReport::Ready { ask: *ask, result: Err(self.here(failure)) });
+            }
+            ToGuard::Return { ask, .. } | ToGuard::GiveBack { ask, .. } => {
                 self.restored(from, session, *ask, Err(failure))
             }
             ToGuard::Keep { cut, .. } => {
@@ -405,7 +430,8 @@ impl State {
                 }
             }
             ToGuard::Load { ask, .. } => {
-                let is_expected = |guarded: &Guarded| guarded.expected.as_ref().is_some_and(|one| one.from == *from);
+                let of_buddy = |one: &Expected| matches!(&one.from, Origin::Buddy(buddy) if buddy == from);
+                let is_expected = |guarded: &Guarded| guarded.expected.as_ref().is_some_and(of_buddy);
                 let is_asked = lock(&self.guards).0.get(&session).is_some_and(is_expected);
                 if let Some(master) = master().filter(|_| is_asked) {
                     self.restored(&master, session, *ask, Err(failure));
@@ -422,81 +448,6 @@ impl State {
     fn restored(&self, master: &Peer, session: SessionId, ask: u64, result: Result<()>) {
         let result = result.map_err(|failure| self.here(failure));
         self.guard_says(master, session, GuardReport::Restored { ask, result });
-    }
-
-    /// Takes a copy of the state here, answers, and sends the copy to the buddy.
-    fn copy_out(&self, master: &Peer, session: SessionId, (cut, base): (Cut, Option<Cut>), buddy: &Peer) {
-        let known = lock(&self.guards).of_master(session, master).map(|guarded| {
-            // Those of cuts that were given up.
-            let complete = guarded.complete;
-            guarded.own.retain(|known, _| Some(*known) == complete || Some(*known) == base);
-            base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own))))
-        });
-        let taken = known.and_then(|known| {
-            let own = self.copy(session, known.as_ref().map(|(_, own)| &own.states))?;
-            lock(&self.guards).of_master(session, master)?.own.insert(cut, Arc::clone(&own.0));
-            Ok((known, own.0, own.1))
-        });
-        let (known, own, copied) = match taken {
-            Ok(taken) => taken,
-            Err(failure) => {
-                let result = Err(self.here(failure));
-                return self.guard_says(master, session, GuardReport::Copied { cut, result });
-            }
-        };
-        self.guard_says(master, session, GuardReport::Copied { cut, result: Ok(copied) });
-        if own.states.is_empty() {
-            return;
-        }
-        let (base, before) = known.map_or((None, None), |(base, before)| (Some(base), Some(before)));
-        let chunks = chunks(&own.states, before.as_ref().map(|before| &before.states));
-        let count = chunks.len() as u32;
-        for (chunk, (resources, tensors)) in (0..).zip(chunks) {
-            let message = ToGuard::Keep { session, cut, base, chunk, chunks: count, resources };
-            if let Err(failure) = self.router.send(buddy, Envelope::new(ToWorker::from(message), tensors)) {
-                let Some(of) = self.router.cluster().member(&self.task).map(|member| member.peer.clone()) else {
-                    return;
-                };
-                let result = Err(self.here(failure));
-                return self.guard_says(master, session, GuardReport::Kept { cut, of, result });
-            }
-        }
-    }
-
-    /// The state of a session here, where the unchanged parts are those of `before`.
-    fn copy(&self, session: SessionId, before: Option<&States>) -> Result<(Arc<Own>, Copied)> {
-        let nothing = States::new();
-        let before = before.unwrap_or(&nothing);
-        let (mut states, unsaved) = self.resources.save_guarded(session, before)?;
-        let mut why: Vec<String> = unsaved.iter().map(|one| one.why.clone()).collect();
-        let mut keys: BTreeSet<ResourceKey> = unsaved.into_iter().map(|one| one.key).collect();
-        states.retain(|key, saved| {
-            let fits = saved.tensors.len() < MAX_TENSORS && saved.bytes() < MAX_BYTES;
-            if !fits {
-                why.push(format!("{} '{}' is too large to be copied", saved.kind, key.name));
-                keys.insert(key.clone());
-            }
-            fits
-        });
-        for device in self.all_devices() {
-            let positions = device.random_positions(session);
-            if positions.is_empty() {
-                continue;
-            }
-            let form = postcard::to_stdvec(&positions)
-                .map_err(|error| Failure::new(Code::Internal, format!("positions cannot be written: {error}")))?;
-            let saved = Saved { kind: RANDOM.to_owned(), version: 0, form, tensors: Vec::new() };
-            states.insert(of_random_numbers(session, device.name()), Arc::new(saved));
-        }
-        why.truncate(MAX_COPIED_NAMES);
-        let named = states.iter().filter(|(_, saved)| saved.kind != RANDOM);
-        let copied = Copied {
-            resources: states.len() as u64,
-            bytes: states.values().map(|saved| saved.bytes() as u64).sum(),
-            names: named.take(MAX_COPIED_NAMES).map(|(key, _)| key.name.clone()).collect(),
-            unsaved: why,
-        };
-        Ok((Arc::new(Own { states, unsaved: keys }), copied))
     }
 
     /// Sends the kept part of a task to the process that holds the task now.
@@ -517,44 +468,6 @@ impl State {
         }
         Ok(())
     }
-
-    /// Puts the session's state here back, once no op of a step that was given up works on it any more.
-    fn put_state(&self, session: SessionId, own: &Own) -> Result<()> {
-        self.come_to_rest()?;
-        self.resources.drop_guarded(session, |key| own.states.contains_key(key) || own.unsaved.contains(key));
-        for (key, saved) in &own.states {
-            let device = DeviceName { task: self.task.clone(), kind: key.device.0, index: key.device.1 };
-            let device = self.device(&device).ok_or_else(|| {
-                Failure::new(
-                    Code::FailedPrecondition,
-                    format!("this task has no device {device}, which held '{}'", key.name),
-                )
-            })?;
-            if saved.kind == RANDOM {
-                let positions: Vec<(String, Position)> = postcard::from_bytes(&saved.form)
-                    .map_err(|error| Failure::invalid(format!("positions of random numbers do not decode: {error}")))?;
-                device.set_random_positions(session, positions);
-            } else if self.resources.version(key) != Some(saved.version) {
-                device.load_saved(key, session, saved)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until no turn of a step that was given up is under way.
-    fn come_to_rest(&self) -> Result<()> {
-        let until = Instant::now() + QUIET_LIMIT;
-        for device in self.all_devices() {
-            while device.load(1, Duration::from_secs(1)).is_none_or(|load| load.ending > 0) {
-                if Instant::now() >= until {
-                    let why = format!("an op of {} did not end within {} s", device.name(), QUIET_LIMIT.as_secs());
-                    return Err(Failure::new(Code::DeadlineExceeded, why));
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Whether no other master has pieces of the session here.
@@ -566,10 +479,4 @@ fn is_not_anothers(sessions: &HashMap<SessionId, WorkerSession>, from: &Peer, se
         Some(known) if known.master != *from => Err(super::is_anothers(session)),
         _ => Ok(()),
     }
-}
-
-/// The key under which a copy has the positions of random numbers: no resource has it.
-fn of_random_numbers(session: SessionId, device: &DeviceName) -> ResourceKey {
-    let device = (device.kind, device.index);
-    ResourceKey { container: String::new(), name: String::new(), session: Some(session), device }
 }

@@ -1,6 +1,7 @@
 //! A worker with a device and a scripted network: the pieces and sessions that it holds, and its answers.
 
 mod constants;
+mod guarded;
 
 use std::sync::Condvar;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -198,7 +199,7 @@ fn a_session_is_its_masters_alone() {
 
 #[test]
 fn only_the_master_of_a_session_guards_it() {
-    use crate::protocol::guard::GuardReport;
+    use crate::protocol::guard::{GuardReport, Origin};
     let bench = bench();
     let session = SessionId(1);
     let serve = |ask| ToGuard::Serve { session, ask, of: Vec::new() };
@@ -220,8 +221,9 @@ fn only_the_master_of_a_session_guards_it() {
     let buddy = Peer::new("buddy");
     let copy = |cut| ToGuard::Copy { session, cut, base: None, buddy: buddy.clone() };
     let restore = |from| ToGuard::Restore { session, ask: 2, cut: 1, from };
+    let back = ToGuard::Return { session, ask: 2 };
     let give_back = ToGuard::GiveBack { session, ask: 2, cut: 1, of: buddy.clone(), to: buddy.clone() };
-    for message in [serve(1), copy(1), restore(None), restore(Some(buddy.clone())), give_back] {
+    for message in [serve(1), copy(1), restore(Origin::Here), restore(Origin::Nothing), back, give_back] {
         let result = report("other", message.clone());
         assert_eq!(result.unwrap_err().code, Code::PermissionDenied, "{message:?}");
     }

@@ -10,7 +10,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use super::super::resource::{ResourceKey, Saved, Variable};
+use super::super::resource::{OUTSIDE, ResourceKey, Saved, Variable, on_behalf};
 use super::Device;
 
 impl Device {
@@ -39,7 +39,7 @@ impl Device {
         variable.check_dtype(value.dtype())?;
         variable.check_shape(value.shape())?;
         let value = self.place.engine.keep(value)?;
-        variable.set_if(expected, value)
+        on_behalf(OUTSIDE, || variable.set_if(expected, value))
     }
 
     /// As [`Resources::load`](crate::Resources::load), for a resource on this device: a variable's value moves into the memory of
@@ -52,7 +52,7 @@ impl Device {
         if key.device != (self.place.name.kind, self.place.name.index) {
             return Err(Failure::invalid(format!("'{}' is on another device than {}", key.name, self.place.name)));
         }
-        self.place.resources.load(key, session, saved)?;
+        on_behalf(session, || self.place.resources.load(key, session, saved))?;
         match self.place.resources.find(key).map(|resource| resource.typed::<Variable>()) {
             Some(Ok(variable)) => variable.keep_in(&*self.place.engine),
             _ => Ok(()),

@@ -65,8 +65,8 @@ impl Resource for Aggregator {
         Look { bytes: kept.as_ref().map(|kept| kept.bytes()), ..Look::default() }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.kept).map(|kept| kept.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.kept).map(|kept| kept.version)
     }
 
     fn save(&self) -> Result<Saved> {

@@ -66,9 +66,9 @@ impl Resource for Barrier {
     }
 
     // Ops that wait for elements wait in the queue.
-    fn version(&self) -> Option<u64> {
+    fn version(&self) -> Option<Version> {
         let state = unless_held(&self.state)?;
-        Some(state.version.get().wrapping_add(self.ready.version()?))
+        Some(state.version.plus(self.ready.version()?))
     }
 
     fn save(&self) -> Result<Saved> {

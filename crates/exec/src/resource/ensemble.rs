@@ -64,8 +64,8 @@ impl Resource for TreeEnsemble {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.state).map(|state| state.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.state).map(|state| state.version)
     }
 
     fn save(&self) -> Result<Saved> {

@@ -9,8 +9,8 @@ use meshtf_tensor::failure::{Code, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use super::saved::saved;
-use super::{Dummy, Resource, ResourceKey, Resources, Saved};
+use super::saved::{is_lasting, saved};
+use super::{Dummy, Moment, Resource, ResourceKey, Resources, Saved, Version};
 
 /// A resource whose state cannot be saved, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub struct Unsaved {
     pub why: String,
 }
 
+/// How often a resource is looked at while an op works on it.
+const LOOKS: usize = 1000;
+
 /// The state of resources.
 type Copies = BTreeMap<ResourceKey, Arc<Saved>>;
 
@@ -29,6 +32,11 @@ impl Resources {
     /// it registers a piece.
     pub fn guard(&self, session: SessionId) {
         lock(&self.table).guarded.entry(session).or_default();
+    }
+
+    /// The session has these resources, too, though no piece of it names them any more.
+    pub fn guard_also<'a>(&self, session: SessionId, keys: impl Iterator<Item = &'a ResourceKey>) {
+        lock(&self.table).guarded.entry(session).or_default().extend(keys.cloned());
     }
 
     /// A piece of the session names a resource.
@@ -52,7 +60,7 @@ impl Resources {
     ) -> Result<(Copies, Vec<Unsaved>)> {
         let (mut all, mut unsaved) = (BTreeMap::new(), Vec::new());
         for (key, resource) in self.guarded(session) {
-            let known = before.get(&key).filter(|known| resource.version() == Some(known.version));
+            let known = before.get(&key).filter(|known| resource.version().map(Version::get) == Some(known.version));
             if let Some(known) = known {
                 all.insert(key, Arc::clone(known));
                 continue;
@@ -68,6 +76,24 @@ impl Resources {
             }
         }
         Ok((all, unsaved))
+    }
+
+    /// The first of a guarded session's resources that a step of another session has changed since then. One on which an op of
+    /// another session works for long counts.
+    pub fn changed_by_others(&self, session: SessionId, since: Moment) -> Option<(ResourceKey, &'static str)> {
+        let is_changed = |resource: &dyn Resource| {
+            let look = |_| {
+                let version = resource.version();
+                if version.is_none() {
+                    std::thread::yield_now();
+                }
+                version
+            };
+            let is_others = |version: Version| version.is_changed_by_others(session, since);
+            is_lasting(resource.kind()) && (0..LOOKS).find_map(look).is_none_or(is_others)
+        };
+        let all = self.guarded(session).into_iter();
+        all.filter(|(_, resource)| is_changed(&**resource)).map(|(key, resource)| (key, resource.kind())).next()
     }
 
     /// Those of a guarded session's resources that exist and have a state.
@@ -100,7 +126,7 @@ mod tests {
     use meshtf_tensor::failure::Failure;
     use meshtf_tensor::{DType, PartialShape, Tensor};
 
-    use super::super::{SessionTensors, Variable};
+    use super::super::{SessionTensors, Variable, on_behalf};
     use super::*;
     use meshtf_engine::Value;
 
@@ -145,6 +171,15 @@ mod tests {
         before.hold().set(Value::Host(Tensor::scalar(9f32)));
         let (third, _) = resources.save_guarded(own, &second)?;
         assert!(!Arc::ptr_eq(&second[&key("shared")], &third[&key("shared")]));
+
+        // Who changes what is known, since when.
+        assert_eq!(resources.changed_by_others(own, Moment::default()), None);
+        let since = Moment::now();
+        on_behalf(own, || before.hold().set(Value::Host(Tensor::scalar(9f32))));
+        assert_eq!(resources.changed_by_others(own, since), None);
+        on_behalf(other, || before.hold().set(Value::Host(Tensor::scalar(9f32))));
+        assert_eq!(resources.changed_by_others(own, since), Some((key("shared"), "variable")));
+        assert_eq!(resources.changed_by_others(own, Moment::now()), None);
 
         // Back to the first state: a resource that was made later is gone, and others are untouched.
         resources.drop_guarded(own, |key| first.contains_key(key));

@@ -153,8 +153,8 @@ impl Resource for Iterator {
         Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.state).map(|state| state.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.state).map(|state| state.version)
     }
 
     fn save(&self) -> Result<Saved> {

@@ -88,8 +88,8 @@ impl Resource for Mutex {
     }
 
     /// A mutex has no contents: who holds it is a part of a step.
-    fn version(&self) -> Option<u64> {
-        Some(Version::default().get())
+    fn version(&self) -> Option<Version> {
+        Some(Version::default())
     }
 
     fn save(&self) -> Result<Saved> {

@@ -99,8 +99,8 @@ impl Resource for QuantileStreams {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.state).map(|state| state.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.state).map(|state| state.version)
     }
 
     fn save(&self) -> Result<Saved> {

@@ -22,7 +22,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Lasting, Resource, Saved};
+use super::{Lasting, Resource, Saved, Version};
 
 /// Most bytes of elements in one queue.
 pub(super) const MAX_QUEUE_BYTES: usize = 4 << 30;
@@ -130,8 +130,8 @@ impl Resource for Queue {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        self.try_hold().map(|state| state.elements.version.get())
+    fn version(&self) -> Option<Version> {
+        self.try_hold().map(|state| state.elements.version)
     }
 
     fn save(&self) -> Result<Saved> {

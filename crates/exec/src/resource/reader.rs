@@ -119,8 +119,8 @@ impl Resource for Reader {
         Look { bytes: Some(0), ..Look::default() }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.state).map(|state| state.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.state).map(|state| state.version)
     }
 
     fn save(&self) -> Result<Saved> {

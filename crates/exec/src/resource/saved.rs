@@ -127,6 +127,11 @@ const fn of<R: Lasting>() -> (&'static str, Empty) {
     (R::KIND, |key, saved, data| Ok(Arc::new(R::empty(key, saved, data)?)))
 }
 
+/// Whether a resource of that kind can be made of its saved state.
+pub(super) fn is_lasting(kind: &str) -> bool {
+    LASTING.iter().any(|(lasting, _)| *lasting == kind)
+}
+
 /// The kinds that can be made of their saved state.
 #[cfg(test)]
 pub(crate) fn lasting_kinds() -> Vec<&'static str> {
@@ -162,7 +167,7 @@ impl Resources {
             table.resources.iter().map(|(key, (resource, _))| (key.clone(), Arc::clone(resource))).collect();
         drop(table);
         all.into_iter().filter_map(move |(key, resource)| {
-            let is_wanted = filter(&key, resource.version());
+            let is_wanted = filter(&key, resource.version().map(Version::get));
             is_wanted.then(|| saved(&key, &*resource)).map(|saved| (key, saved))
         })
     }

@@ -128,8 +128,8 @@ impl Resource for Staging {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        self.try_hold().map(|state| state.version.get())
+    fn version(&self) -> Option<Version> {
+        self.try_hold().map(|state| state.version)
     }
 
     fn save(&self) -> Result<Saved> {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, Saved};
+use super::{Lasting, Resource, Saved, Version};
 
 /// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
 pub(crate) const MAX_BUCKETS: usize = 1 << 29;
@@ -83,8 +83,8 @@ impl Resource for LookupTable {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.entries).map(|entries| entries.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.entries).map(|entries| entries.version)
     }
 
     fn save(&self) -> Result<Saved> {

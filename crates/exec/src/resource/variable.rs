@@ -75,8 +75,8 @@ impl Resource for Variable {
         }
     }
 
-    fn version(&self) -> Option<u64> {
-        unless_held(&self.content).map(|content| content.version.get())
+    fn version(&self) -> Option<Version> {
+        unless_held(&self.content).map(|content| content.version)
     }
 
     /// The value, if it has one.

@@ -18,7 +18,7 @@ use meshtf_tensor::ids::{Incarnation, RequestId};
 use self::buddy::buddy;
 use self::pace::Pace;
 use super::journal::{Journal, Mark};
-use super::plans::Readiness;
+use super::plans::{Prepared, Readiness};
 use super::recovery::Recovery;
 use super::{Machine, Nanos};
 use crate::protocol::event::Event;
@@ -33,6 +33,8 @@ const SHARE: Nanos = 33;
 const MAX_SPACING: Nanos = 600_000_000_000;
 /// How long runs that may wait for each other are held for a cut.
 const HELD_AT_MOST: Nanos = 3_000_000_000;
+/// When a cut is due of a session without a run of several steps.
+const NEVER: Nanos = Nanos::MAX;
 /// Most different notices of one session.
 const MAX_NOTES: usize = 64;
 
@@ -52,7 +54,7 @@ pub(super) struct Guard {
     /// The plans whose resources are in a cut that was taken. A run of another plan waits for one.
     covered: BTreeSet<u32>,
     /// No cut can be taken for now: runs do not wait for one.
-    is_exposed: bool,
+    pub is_exposed: bool,
     /// Why the newest cut and the journal do not lead to the state of now.
     pub broken: Option<String>,
     /// The peers whose copies each worker was last asked to take.
@@ -134,22 +136,25 @@ pub(super) struct Part {
     pub ward: Peer,
     pub buddy: Member,
     pub copied: Copied,
+    /// The process has taken the task since the cut, in which there was nothing of it.
+    pub is_bare: bool,
 }
 
 impl Guard {
-    pub fn new(distance: Nanos, now: Nanos) -> Guard {
+    /// The guard of a session of which no copy is taken before it has worked for some time: a short run costs nothing.
+    pub fn new(distance: Nanos) -> Guard {
         Guard {
             distance,
             spacing: distance,
-            due: now,
+            due: NEVER,
             phase: Phase::Steps,
             last: 0,
             asks: 0,
             complete: None,
             journal: Journal::default(),
             covered: BTreeSet::new(),
-            is_exposed: false,
-            broken: None,
+            is_exposed: true,
+            broken: Some("no copy of the state has been taken yet".to_owned()),
             served: BTreeMap::new(),
             held: Vec::new(),
             is_replaying: false,
@@ -183,16 +188,31 @@ impl Guard {
         self.covered.insert(plan);
     }
 
-    /// A run begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
-    pub fn begins(&mut self, is_guarded: bool, has_room: bool, now: Nanos) {
+    /// A run of this many steps begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
+    pub fn begins(&mut self, steps: u64, (is_guarded, has_room): (bool, bool), now: Nanos) {
+        if self.due == NEVER && steps > 1 {
+            self.due = now.saturating_add(self.distance);
+        }
         if !is_guarded {
             self.broken = Some("a run of the session has no steps that can be computed again".to_owned());
-            self.due = self.due.min(now);
+            self.hurry(now);
         } else if !has_room {
             self.broken = Some("too many feeds came since the newest copy of the state".to_owned());
-            self.due = self.due.min(now);
+            self.hurry(now);
         }
         self.drop_over();
+    }
+
+    /// The next cut is due, if there are any.
+    pub fn hurry(&mut self, now: Nanos) {
+        if self.due != NEVER {
+            self.due = self.due.min(now);
+        }
+    }
+
+    /// A distance between two cuts: not less than requested, and otherwise within the longest.
+    fn within_limits(&self, spacing: Nanos) -> Nanos {
+        spacing.min(MAX_SPACING).max(self.distance)
     }
 
     /// Without a cut from which they can be computed again, runs that are over are not kept.
@@ -365,31 +385,36 @@ impl Machine {
         }
     }
 
-    /// The tasks of which the session has pieces, each with a buddy.
+    /// The tasks of which the session has, or had, pieces, each with a buddy.
     ///
     /// # Errors
     /// If there is no buddy for one of them.
     fn parts_of_cut(&self, cluster: &Cluster) -> Result<Vec<Part>, String> {
         let mut parts: BTreeMap<Task, Part> = BTreeMap::new();
         let before = self.guard.as_ref().and_then(|guard| guard.complete.as_ref());
-        for part in self.plans.iter().filter(|plan| plan.is_shared || plan.runs > 0).flat_map(|plan| plan.parts.iter())
-        {
-            if parts.contains_key(&part.task) {
+        let plans = self.plans.iter().filter(|plan| plan.is_shared || plan.runs > 0);
+        let of_plans =
+            plans.flat_map(|plan| plan.parts.iter()).map(|part| (&part.task, &part.worker, part.incarnation));
+        // State stays where no plan has pieces any more.
+        let left = self.tasks.iter().filter_map(|(task, incarnation)| {
+            let holder = cluster.member(task).filter(|holder| holder.incarnation == *incarnation)?;
+            Some((task, &holder.peer, *incarnation))
+        });
+        let restored = before.iter().flat_map(|before| &before.parts).filter(|part| !part.copied.is_empty());
+        let restored = restored.filter_map(|Part { task, peer, incarnation, .. }| {
+            let holds = |holder: &&Member| holder.peer == *peer && holder.incarnation == *incarnation;
+            cluster.member(task).filter(holds).map(|_| (task, peer, *incarnation))
+        });
+        for (task, peer, incarnation) in of_plans.chain(left).chain(restored) {
+            if parts.contains_key(task) {
                 continue;
             }
-            let known = before.and_then(|before| before.parts.iter().find(|one| one.task == part.task));
-            let buddy = buddy(&part.task, &part.worker, cluster, known.map(|known| &known.buddy));
+            let known = before.and_then(|before| before.parts.iter().find(|one| one.task == *task));
+            let buddy = buddy(task, peer, cluster, known.map(|known| &known.buddy));
             let buddy = buddy.ok_or_else(|| "there is no other task that could keep a copy of the state".to_owned())?;
-            let (task, peer) = (part.task.clone(), part.worker.clone());
-            let own = Part {
-                task: task.clone(),
-                ward: peer.clone(),
-                peer,
-                incarnation: part.incarnation,
-                buddy,
-                copied: Copied::default(),
-            };
-            parts.insert(task, own);
+            let (peer, ward) = (peer.clone(), peer.clone());
+            let (copied, is_bare) = (Copied::default(), false);
+            parts.insert(task.clone(), Part { task: task.clone(), peer, incarnation, ward, buddy, copied, is_bare });
         }
         Ok(parts.into_values().collect())
     }
@@ -421,9 +446,16 @@ impl Machine {
         let Phase::Draining { mut taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
         taking.mark = guard.journal.mark();
         taking.broken = guard.broken.take();
-        let is_ready = |readiness: &Readiness| matches!(readiness, Readiness::Ready);
-        taking.plans =
-            self.plans.numbers(|plan| (plan.is_shared || plan.runs > 0) && is_ready(&plan.readiness)).collect();
+        // A plan that was registered since may have pieces elsewhere.
+        let is_copied = |part: &super::plans::Part| {
+            taking.parts.iter().any(|own| own.peer == part.worker && own.incarnation == part.incarnation)
+        };
+        let is_covered = |plan: &Prepared| {
+            (plan.is_shared || plan.runs > 0)
+                && matches!(plan.readiness, Readiness::Ready)
+                && plan.parts.iter().all(is_copied)
+        };
+        taking.plans = self.plans.numbers(is_covered).collect();
         let before = guard.complete.as_ref();
         let asks: Vec<(Peer, ToGuard)> = taking
             .parts
@@ -497,7 +529,7 @@ impl Machine {
             Err(failure) => return self.abandon(&failure.to_string()),
         };
         let is_last = waits.is_empty();
-        let unsaved = copied.unsaved.clone();
+        let (unsaved, shared) = (copied.unsaved.clone(), copied.shared.clone());
         taking.parts.iter_mut().filter(|part| part.peer == *worker).for_each(|part| part.copied = copied.clone());
         if is_last && let Phase::Copying { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
             guard.covered.clone_from(&taking.plans);
@@ -512,5 +544,8 @@ impl Machine {
             self.resume();
         }
         unsaved.into_iter().for_each(|why| self.tell_once(why));
+        if let Some(shared) = shared {
+            self.tell_once(format!("another session changes {shared}, too, which is never put back over its changes"));
+        }
     }
 }

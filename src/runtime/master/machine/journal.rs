@@ -157,6 +157,11 @@ impl Journal {
         self.entries.iter()
     }
 
+    /// The run of that number.
+    pub fn numbered(&self, number: u64) -> Option<&Logged> {
+        self.entries.iter().find(|one| one.number == number)
+    }
+
     /// The run that the client waits for: of those under way, the one of most steps.
     pub fn main(&self) -> Option<&Logged> {
         self.open().max_by_key(|one| (one.total, std::cmp::Reverse(one.number)))

@@ -12,7 +12,7 @@ use meshtf_tensor::ids::RequestId;
 use super::guard::{Guard, Part, Phase};
 use super::plans::Standing;
 use super::{Machine, Nanos, Of, ToPlan};
-use crate::protocol::guard::{Cut, GuardNote, ToGuard};
+use crate::protocol::guard::{Cut, GuardNote, Origin, ToGuard};
 use crate::protocol::{Cluster, Peer};
 
 /// The longest wait for a lost task.
@@ -53,8 +53,10 @@ struct Restoring {
     waits: BTreeSet<Peer>,
     /// New processes that were asked to serve the session.
     greets: BTreeSet<Peer>,
-    /// Those that are to say that they expect their state, each with its buddy and the peer that it was kept for.
-    expects: BTreeMap<Peer, (Peer, Peer)>,
+    /// The workers that have not said that they can put their state back: none does so before all can.
+    unready: BTreeSet<Peer>,
+    /// Where the state of each is, and under the name of which peer a buddy keeps it.
+    origins: BTreeMap<Peer, (Origin, Peer)>,
     parts: Vec<Part>,
 }
 
@@ -64,7 +66,7 @@ impl Machine {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return false };
         guard.forget(lost);
-        let is_known = |part: &Part| part.peer == *lost && part.copied.resources > 0;
+        let is_known = |part: &Part| part.peer == *lost && !part.copied.is_empty();
         let has_state = guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(is_known));
         let serves = |part: &Part| part.buddy.peer == *lost;
         if guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(serves)) {
@@ -295,7 +297,8 @@ impl Machine {
                 cut: complete.cut,
                 waits: BTreeSet::new(),
                 greets: BTreeSet::new(),
-                expects: BTreeMap::new(),
+                unready: BTreeSet::new(),
+                origins: BTreeMap::new(),
                 parts: Vec::new(),
             },
         );
@@ -306,21 +309,22 @@ impl Machine {
             };
             let is_same = member.incarnation == part.incarnation && member.peer == part.peer;
             (part.peer, part.incarnation) = (member.peer.clone(), member.incarnation);
-            if part.copied.resources == 0 {
-                continue;
-            }
+            // The steps since may have made something where there was nothing.
+            part.is_bare |= !is_same && part.copied.resources == 0;
+            let from = match (part.is_bare, is_same) {
+                (true, _) => Origin::Nothing,
+                (false, true) => Origin::Here,
+                (false, false) => Origin::Buddy(part.buddy.peer.clone()),
+            };
             restoring.waits.insert(part.peer.clone());
-            if is_same {
-                asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from: None }));
-                continue;
-            }
-            restoring.expects.insert(part.peer.clone(), (part.buddy.peer.clone(), part.ward.clone()));
+            restoring.unready.insert(part.peer.clone());
+            restoring.origins.insert(part.peer.clone(), (from.clone(), part.ward.clone()));
             if !guard.served.contains_key(&part.peer) {
                 guard.served.insert(part.peer.clone(), Vec::new());
                 restoring.greets.insert(part.peer.clone());
                 asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of: Vec::new() }));
             } else {
-                asks.push((part.peer.clone(), restore_from(id, (ask, complete.cut), &part.buddy.peer)));
+                asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from }));
             }
         }
         restoring.parts = parts;
@@ -333,10 +337,10 @@ impl Machine {
         }
     }
 
-    /// A worker serves the session, or expects its state.
+    /// A worker serves the session, or can put its state back.
     pub(super) fn ready_to_restore(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
         if let Err(failure) = result {
-            return self.back_to_waiting(&failure);
+            return self.not_restored(&failure);
         }
         let id = self.id;
         let Some(Phase::Lost(Recovery { stage: Stage::Restoring(restoring), .. })) =
@@ -346,12 +350,32 @@ impl Machine {
         };
         let cut = restoring.cut;
         if restoring.greets.remove(worker) {
-            let Some((buddy, _)) = restoring.expects.get(worker) else { return };
-            let restore = restore_from(id, (ask, cut), buddy);
-            self.send(worker.clone(), restore);
-        } else if let Some((buddy, of)) = restoring.expects.remove(worker) {
-            self.send(buddy, ToGuard::GiveBack { session: id, ask, cut, of, to: worker.clone() });
+            let Some((from, _)) = restoring.origins.get(worker).cloned() else { return };
+            return self.send(worker.clone(), ToGuard::Restore { session: id, ask, cut, from });
         }
+        if !restoring.unready.remove(worker) || !restoring.unready.is_empty() {
+            return;
+        }
+        for (worker, (from, of)) in std::mem::take(&mut restoring.origins) {
+            match from {
+                Origin::Here | Origin::Nothing => self.send(worker, ToGuard::Return { session: id, ask }),
+                Origin::Buddy(buddy) => {
+                    self.send(buddy, ToGuard::GiveBack { session: id, ask, cut, of, to: worker });
+                }
+            }
+        }
+    }
+
+    /// A worker cannot put its state back, or did not. One that refuses does so for good.
+    fn not_restored(&mut self, failure: &Failure) {
+        let Some(Phase::Lost(recovery)) = self.guard.as_ref().map(|guard| &guard.phase) else { return };
+        let lost = &recovery.failure;
+        if failure.code != Code::FailedPrecondition {
+            return self.back_to_waiting(failure);
+        }
+        let message = format!("{}; its state is not put back: {}", lost.message, failure.message);
+        let failure = Failure { message, ..lost.clone() };
+        self.give_up_recovery(&failure);
     }
 
     /// A worker has put its state back, or not.
@@ -368,7 +392,7 @@ impl Machine {
                     self.restored_all();
                 }
             }
-            Err(failure) => self.back_to_waiting(&failure),
+            Err(failure) => self.not_restored(&failure),
         }
     }
 
@@ -400,14 +424,22 @@ impl Machine {
                 return self.resume();
             }
             let Some(logged) = guard.journal.next_again() else { return self.resume() };
-            let number = logged.number();
-            if self.runs.has(logged.request) {
-                // It began while the others were computed again.
-                self.runs.let_go(logged.request);
-                continue;
+            let (number, request) = (logged.number(), logged.request);
+            if let Some(plan) = self.runs.plan_of(request) {
+                // It was asked for while a task was lost, or the others were computed again. The plan may have lost a task since.
+                if self.plans.ready(&logged.signature) == Some(plan) || logged.signature.mode.is_partial() {
+                    self.runs.let_go(request);
+                    continue;
+                }
+                self.runs.take(request);
+                let unneeded = self.plans.run_over(plan);
+                self.forget(unneeded);
             }
+            let Some(logged) = self.guard.as_ref().and_then(|guard| guard.journal.numbered(number)) else { continue };
             if logged.is_over && logged.from >= logged.total {
-                guard.journal.is_done_again(number);
+                if let Some(guard) = &mut self.guard {
+                    guard.journal.is_done_again(number);
+                }
                 continue;
             }
             if let Err(failure) = self.begin_again(number) {
@@ -419,6 +451,16 @@ impl Machine {
     /// The session does not come back to its state: what waits for it fails.
     pub(super) fn give_up_recovery(&mut self, failure: &Failure) {
         let now = self.now;
+        let id = self.id;
+        let Some(guard) = &mut self.guard else { return };
+        // Workers that still put a state back stop.
+        if let Phase::Lost(Recovery { stage: Stage::Restoring(restoring), .. }) = &guard.phase {
+            guard.asks += 1;
+            let ask = guard.asks;
+            let served = |peer: &Peer| Some((peer.clone(), guard.served.get(peer)?.clone()));
+            let stop: Vec<(Peer, Vec<Peer>)> = restoring.waits.iter().filter_map(served).collect();
+            stop.into_iter().for_each(|(peer, of)| self.send(peer, ToGuard::Serve { session: id, ask, of }));
+        }
         let Some(guard) = &mut self.guard else { return };
         guard.phase = Phase::Steps;
         guard.is_replaying = false;
@@ -454,13 +496,9 @@ impl Machine {
     }
 }
 
-fn restore_from(session: super::SessionId, (ask, cut): (u64, Cut), buddy: &Peer) -> ToGuard {
-    ToGuard::Restore { session, ask, cut, from: Some(buddy.clone()) }
-}
-
 /// The failure if a part of the cut exists nowhere any more.
 fn lost_for_good(parts: &[Part], cluster: &Cluster) -> Option<Failure> {
-    let gone = parts.iter().filter(|part| part.copied.resources > 0).find_map(|part| {
+    let gone = parts.iter().filter(|part| !part.copied.is_empty()).find_map(|part| {
         let holder = cluster.member(&part.task)?;
         if holder.incarnation == part.incarnation && holder.peer == part.peer {
             return None;
@@ -478,7 +516,8 @@ fn lost_for_good(parts: &[Part], cluster: &Cluster) -> Option<Failure> {
         let (names, more) =
             (part.copied.names.join(", "), part.copied.resources.saturating_sub(part.copied.names.len() as u64));
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let message = format!("{why}: {names}{more}; continue from the last checkpoint, or from the initial values");
+        let named = if names.is_empty() { String::new() } else { format!(": {names}{more}") };
+        let message = format!("{why}{named}; continue from the last checkpoint, or from the initial values");
         Failure::new(Code::Unavailable, message).on_task(&part.task.to_string())
     })
 }

@@ -370,7 +370,7 @@ impl Machine {
         let feeds = Feeds::of(std::mem::take(&mut ask.feeds), plan.signature.feeds.len(), ask.steps);
         if let Some(guard) = &mut self.guard {
             let has_room = guard.journal.begin(request, &plan.signature, &feeds, ask.steps, (ask.every, ask.watched));
-            guard.begins(is_guarded, has_room, self.now);
+            guard.begins(ask.steps, (is_guarded, has_room), self.now);
         }
         let mut run = ClientRun {
             request,

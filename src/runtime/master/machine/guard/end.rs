@@ -6,7 +6,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
 use super::super::Machine;
-use super::{Complete, MAX_SPACING, Phase, SHARE, Taking};
+use super::{Complete, Phase, SHARE, Taking};
 use crate::protocol::Peer;
 use crate::protocol::guard::{Cut, ToGuard};
 
@@ -45,11 +45,8 @@ impl Machine {
         let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
         guard.journal.trim(&taking.mark);
         guard.attempts = 0;
-        guard.spacing = guard
-            .pace
-            .after((taking.began, taking.steps), (now, steps))
-            .saturating_mul(SHARE)
-            .clamp(guard.distance, MAX_SPACING);
+        let cost = guard.pace.after((taking.began, taking.steps), (now, steps));
+        guard.spacing = guard.within_limits(cost.saturating_mul(SHARE));
         guard.due = guard.due.max(now.saturating_add(guard.spacing));
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
@@ -83,7 +80,7 @@ impl Machine {
             guard.is_exposed = true;
             guard.broken.get_or_insert_with(|| why.to_owned());
         }
-        guard.spacing = guard.spacing.saturating_mul(2).clamp(guard.distance, MAX_SPACING);
+        guard.spacing = guard.within_limits(guard.spacing.saturating_mul(2));
         guard.due = now.saturating_add(guard.spacing);
         // With the cut before, the session is still guarded.
         if guard.broken.is_some() {
@@ -127,7 +124,7 @@ impl Machine {
             Some(failure) => {
                 guard.journal.forget(request);
                 guard.broken = Some(format!("a run ended early: {}", failure.message));
-                guard.due = guard.due.min(now);
+                guard.hurry(now);
             }
         }
         guard.drop_over();

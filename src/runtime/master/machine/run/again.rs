@@ -48,6 +48,18 @@ impl Runs {
         any
     }
 
+    /// The plan of a request's run.
+    pub fn plan_of(&self, request: RequestId) -> Option<u32> {
+        self.runs.get(self.by_request.get(&request)?).map(|run| run.plan)
+    }
+
+    /// Takes the run of a request, none of whose steps has begun.
+    pub fn take(&mut self, request: RequestId) {
+        if let Some(&first) = self.by_request.get(&request) {
+            self.remove(first);
+        }
+    }
+
     /// The run of a request may begin while others are computed again.
     pub fn let_go(&mut self, request: RequestId) {
         let run = self.by_request.get(&request).and_then(|first| self.runs.get_mut(first));
@@ -103,7 +115,7 @@ impl Machine {
     pub(in super::super) fn begin_again(&mut self, entry: u64) -> Result<()> {
         let gone = || Failure::new(Code::Internal, "a run cannot be computed again: its plan is not there");
         let guard = self.guard.as_mut().ok_or_else(gone)?;
-        let logged = guard.journal.iter().find(|one| one.number() == entry).ok_or_else(gone)?;
+        let logged = guard.journal.numbered(entry).ok_or_else(gone)?;
         let number = self.plans.ready(&logged.signature).ok_or_else(gone)?;
         let plan = self.plans.get_mut(number).ok_or_else(gone)?;
         let first = self.runs.steps + 1;

@@ -15,11 +15,20 @@ enum Until {
 }
 
 /// A session with a guard, and a process for each task.
-fn guarded() -> Script {
+fn asleep() -> Script {
     let graph = Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
     let options = SessionOptions { guard: Some(Duration::from_secs(1)), ..SessionOptions::default() };
     let machine = Machine::new(SessionId(7), Peer::new("client"), graph, options, MasterLimits::default(), 0);
     Script { machine, cluster: cluster(), sent: Vec::new() }
+}
+
+/// The same, of which a copy is taken before its first step.
+fn guarded() -> Script {
+    let mut script = asleep();
+    // The first cut is due at once.
+    let guard = script.machine.guard.as_mut().unwrap();
+    guard.wake();
+    script
 }
 
 /// The messages about the guard.
@@ -40,7 +49,59 @@ fn answers(sent: &[(Peer, Message)]) -> Vec<&Result<Reply>> {
     answers.collect()
 }
 
+impl Guard {
+    /// The first cut is due at once, and the first run waits for it.
+    fn wake(&mut self) {
+        (self.is_exposed, self.broken, self.due) = (false, None, 0);
+    }
+}
+
 impl Script {
+    /// All tasks are there again: time passes, until the way back from a loss ends. Returns all messages.
+    fn back(&mut self, now: Nanos) -> Vec<(Peer, Message)> {
+        let cluster = self.cluster.clone();
+        let mut sent = Vec::new();
+        let mut place = 0;
+        for _ in 0..4 {
+            let mut asked = self.machine.handle(SessionEvent::Tick { cluster: &cluster }, now);
+            while let Some(of) = asked.take() {
+                let options =
+                    PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+                let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
+                asked = self.machine.handle(SessionEvent::Replanned { of, plan, cluster: &cluster }, now);
+            }
+            sent.extend(self.sent());
+            while let Some((to, message)) = sent.get(place).cloned() {
+                place += 1;
+                let answer = match message {
+                    Message::ToWorker(ToWorker::Register { pieces, .. }) => {
+                        let pieces = pieces.into_iter().map(|(id, _)| id).collect();
+                        SessionEvent::Registered { worker: &to, pieces, result: Ok(()) }
+                    }
+                    Message::ToWorker(ToWorker::Guard(message)) => {
+                        let (worker, report) = match message {
+                            ToGuard::Serve { ask, .. } | ToGuard::Restore { ask, .. } => {
+                                (&to, GuardReport::Ready { ask, result: Ok(()) })
+                            }
+                            ToGuard::Return { ask, .. } => (&to, GuardReport::Restored { ask, result: Ok(()) }),
+                            ToGuard::GiveBack { ask, to: ref back, .. } => {
+                                let report = GuardReport::Restored { ask, result: Ok(()) };
+                                let back = back.clone();
+                                sent.extend(self.report(&back, report, now));
+                                continue;
+                            }
+                            _ => continue,
+                        };
+                        SessionEvent::Guarded { worker, report }
+                    }
+                    _ => continue,
+                };
+                sent.extend(self.on(answer, now));
+            }
+        }
+        sent
+    }
+
     /// The plan for `fetch` of fed `x`, of the session's graph or of one of its own.
     fn planned(&mut self, fetch: &str, is_alone: bool, now: Nanos) -> (u32, Vec<PieceId>) {
         let signature = Signature { feeds: vec!["x".into()], fetches: vec![fetch.into()], ..Signature::default() };
@@ -89,9 +150,11 @@ impl Script {
                     sent.extend(self.report(&to, GuardReport::Ready { ask, result: Ok(()) }, now));
                 }
                 ToGuard::Copy { cut, buddy, .. } if until != Until::Copying => {
-                    let copied = Copied { resources: 1, ..Copied::default() };
+                    // Task 1 has no state.
+                    let resources = u64::from(to != worker(1));
+                    let copied = Copied { resources, ..Copied::default() };
                     sent.extend(self.report(&to, GuardReport::Copied { cut, result: Ok(copied) }, now));
-                    if until == Until::Complete {
+                    if until == Until::Complete && resources > 0 {
                         buddies.push((buddy, cut, to));
                     }
                 }
@@ -115,6 +178,38 @@ impl Script {
 }
 
 #[test]
+fn no_copy_is_taken_before_the_steps_have_run_for_a_while() {
+    let mut script = asleep();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let cluster = script.cluster.clone();
+    // Runs of one step, as a person makes them.
+    for step in 1..=5 {
+        let sent = script.run(plan, 1, false, step * SECOND);
+        assert_eq!(started(&sent), [("worker 0", step, 1), ("worker 1", step, 1)]);
+        script.done(&pieces, step, step * SECOND);
+        let sent = script.on(SessionEvent::Tick { cluster: &cluster }, (step + 100) * SECOND);
+        assert_eq!((asked(&sent), script.journal()), (vec![], 0));
+    }
+    let sent = script.run(plan, 3, false, 200 * SECOND);
+    assert_eq!(started(&sent), [("worker 0", 6, 3), ("worker 1", 6, 3)]);
+    let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND - 1);
+    assert_eq!(asked(&sent), []);
+    let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND);
+    assert_eq!(asked(&sent).len(), 2, "{sent:?}");
+}
+
+#[test]
+fn a_guard_of_any_distance_takes_a_cut() {
+    let mut script = guarded();
+    script.machine.guard = Some(Guard::new(10_000 * SECOND));
+    script.machine.guard.as_mut().unwrap().wake();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let sent = script.run(plan, 3, false, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    assert_eq!(script.next_cut(&pieces, 9_999 * SECOND), []);
+}
+
+#[test]
 fn a_lost_task_leaves_no_cut_that_waits_for_it() {
     for until in [Until::Serving, Until::Copying, Until::Sending] {
         let mut script = guarded();
@@ -135,6 +230,69 @@ fn a_lost_task_leaves_no_cut_that_waits_for_it() {
         let sent = script.answer_guard(sent, Until::Complete, 2 * SECOND);
         assert_eq!(started(&sent), [("worker 0", 4, 3), ("other", 4, 3)], "{until:?}: {sent:?}");
     }
+}
+
+/// As [`GRAPH`], with `z` on task 2.
+const THREE: &str = r#"{ "version": 1, "nodes": {
+    "x": { "op": "Placeholder", "attrs": { "dtype": "int32" }, "device": "/job:t/task:0" },
+    "w": { "op": "Neg", "inputs": ["x"], "device": "/job:t/task:0" },
+    "y": { "op": "Neg", "inputs": ["w"], "device": "/job:t/task:1" },
+    "z": { "op": "Neg", "inputs": ["x"], "device": "/job:t/task:2" } } }"#;
+
+/// A session of [`THREE`], with three tasks.
+fn of_three() -> Script {
+    let mut script = guarded();
+    script.machine.graph = Arc::new(Graph::new(read(THREE.as_bytes()).unwrap().nodes).unwrap());
+    script.cluster = Cluster::new((0..3).map(|index| member(index, worker(index), index.into())));
+    script
+}
+
+fn member(index: u32, peer: Peer, incarnation: u64) -> Member {
+    let task = Task::new("t", index);
+    let device = DeviceInfo::named(task.device(DeviceKind::Cpu, 0));
+    Member { devices: vec![device], ..Member::bare(task, peer, Incarnation(incarnation)) }
+}
+
+#[test]
+fn a_run_that_began_while_a_task_was_lost_gets_the_plan_of_the_tasks_that_are_there() {
+    let mut script = of_three();
+    let (beside, _) = script.planned("z", false, 0);
+    let (plan, _) = script.planned("y", false, 0);
+    let sent = script.run(plan, 3, false, 0);
+    let sent = script.answer_guard(sent, Until::Complete, 0);
+    assert_eq!(started(&sent), [("worker 0", 1, 3), ("worker 1", 1, 3)], "{sent:?}");
+    // Task 1 is lost, a run of task 2 alone is asked for, and then task 2 is lost.
+    let failure = Failure::new(Code::Unavailable, "it is gone");
+    script.on(SessionEvent::Down { peer: &worker(1), failure: &failure }, SECOND);
+    let (ask, cluster) = (
+        Ask { plan: beside, steps: 1, every: 0, watched: false, feeds: vec![Tensor::scalar(7i32)] },
+        script.cluster.clone(),
+    );
+    let sent = script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster }, SECOND);
+    assert_eq!((started(&sent), answers(&sent).len()), (vec![], 0), "it waits");
+    script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, SECOND);
+    script.cluster =
+        Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other 1"), 8), member(2, Peer::new("other 2"), 9)]);
+    let sent = script.back(2 * SECOND);
+    let mut begun = started(&sent);
+    begun.sort_unstable();
+    let tasks: Vec<&str> = begun.iter().map(|(peer, ..)| *peer).collect();
+    assert_eq!(tasks, ["other 1", "other 2", "worker 0"], "{sent:?}");
+}
+
+#[test]
+fn a_plan_on_a_task_of_which_no_copy_was_taken_waits_for_one() {
+    let mut script = of_three();
+    let (plan, _) = script.planned("y", false, 0);
+    let sent = script.run(plan, 3, false, 0);
+    // It is there before the tasks of the other copy.
+    let (late, _) = script.planned("z", false, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let (feeds, cluster) = (vec![Tensor::scalar(7i32)], script.cluster.clone());
+    let ask = Ask { plan: late, steps: 1, every: 0, watched: false, feeds };
+    let sent = script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster }, SECOND);
+    assert_eq!(started(&sent), [], "{sent:?}");
+    assert!(!asked(&sent).is_empty(), "{sent:?}");
 }
 
 #[test]
