@@ -11,12 +11,12 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::answer::compute;
 use super::beside::{Done, Ready, taken};
-use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, to_send};
+use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, made, to_send};
 use crate::parked::cost;
 use crate::program::{Act, CompiledPiece, PieceCode, Placed, Receive, Stages};
 use crate::sink::{Iterations, Pushed};
-use crate::state::{OpContext, Outcome};
-use crate::token::Token;
+use crate::state::OpContext;
+use crate::token::{Token, Tokens};
 use crate::waiting::WaitId;
 
 /// The progress of a step through its stages.
@@ -215,11 +215,11 @@ impl Step {
                     else {
                         return Err(waited());
                     };
-                    hand_on(stages, placed, &mut tokens, slots);
-                    self.outbox.ran(self.current, since);
                     if let Some(began) = began {
-                        self.ran(placed, began, Instant::now());
+                        self.ran(placed, began, Instant::now(), &tokens);
                     }
+                    hand_on(stages, placed, &mut tokens, self.frames.root_slots());
+                    self.outbox.ran(self.current, since);
                 }
             }
             if is_dead {
@@ -266,9 +266,10 @@ impl Step {
         let since = self.outbox.before(near.sink, self.id, placed.node);
         let began = Instant::now();
         let outcome = compute(&mut program.acts[placed.node as usize], &code.nodes[placed.node as usize], &mut inputs)?;
-        self.ran(placed, began, Instant::now());
+        let tokens = outcome.done().ok_or_else(waited)?;
+        self.ran(placed, began, Instant::now(), &tokens);
         self.outbox.ran(placed.node, since);
-        self.answered(program, at, outcome)
+        self.answered(program, at, tokens)
     }
 
     /// Takes the answer of a kernel in the pool. If it panicked, so does this call.
@@ -277,29 +278,27 @@ impl Step {
         match done.answer {
             Ok(answer) => {
                 let outcome = answer?;
-                self.ran(&stages(&program.code)?.nodes[done.at as usize], done.began, done.ended);
-                self.answered(program, done.at, outcome)
+                let tokens = outcome.done().ok_or_else(waited)?;
+                self.ran(&stages(&program.code)?.nodes[done.at as usize], done.began, done.ended, &tokens);
+                self.answered(program, done.at, tokens)
             }
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    fn answered(&mut self, program: &CompiledPiece, at: u32, outcome: Outcome) -> Result<()> {
+    fn answered(&mut self, program: &CompiledPiece, at: u32, mut tokens: Tokens) -> Result<()> {
         let stages = stages(&program.code)?;
-        let Some(mut tokens) = outcome.done() else {
-            return Err(waited());
-        };
         hand_on(stages, &stages.nodes[at as usize], &mut tokens, self.frames.root_slots());
         Ok(())
     }
 
     /// Records the duration of a node where it is measured or traced.
-    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant) {
+    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant, tokens: &[Option<Token>]) {
         if self.lanes.measures && placed.is_pure {
             self.lanes.took(placed.node, ended - began);
         }
         if let Some(trace) = &mut self.trace {
-            trace.ran(placed.node, began, ended);
+            trace.ran(placed.node, began, ended, made(tokens));
         }
     }
 }
