@@ -16,6 +16,8 @@ tree=$scratch/tree
 # The newest symbols of the C library that it names.
 glibc=$(grep -aoE 'GLIBC_2\.[0-9]+(\.[0-9]+)?' "$binary" | sort -uV | tail -n 1 | cut -d_ -f2) || true
 [ -n "$glibc" ] || die "$binary names no GLIBC: a static binary belongs in an archive"
+# With packed relocations, the loader of that version is needed as well.
+if grep -aq GLIBC_ABI_DT_RELR "$binary" && ! is_at_least 2.36 "$glibc"; then glibc=2.36; fi
 
 doc=$tree/usr/share/doc/meshtf
 {

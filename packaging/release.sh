@@ -15,6 +15,11 @@ case ${GPU:-} in '' | yes | no) ;; *) die "GPU=$GPU: expected yes, or no for a b
 # This kind of machine, as compilers name it.
 host() { rustc -vV | sed -n 's/^host: //p'; }
 
+# The version of this machine's C library: 2.36; 0 if it is another one.
+glibc_version() { getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2 | grep . || echo 0; }
+# Whether the second of two versions is at least the first.
+is_at_least() { [ "$(printf '%s\n' "$@" | sort -V | head -n 1)" = "$1" ]; }
+
 # The features of the binary for a target, as flags of cargo. A static binary opens no drivers: it has no GPUs.
 features_of() {
     if [ "${GPU:-}" = no ] || [[ $1 == *musl* ]]; then echo --features ndarray,parquet; else echo --features ndarray,parquet,wgpu; fi

@@ -128,45 +128,88 @@ static IS_AT_WORK: AtomicBool = AtomicBool::new(false);
 /// The addresses that are on small pages while there is no work.
 static RESERVED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 
+/// The addresses of the program's code, and of its constants that no relocation changes.
+static CODE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
 /// Sets for how long free memory is kept, and ends [`rest`], at the first block of work.
 fn begin_work() {
     if !IS_AT_WORK.load(Ordering::Relaxed) && !IS_AT_WORK.swap(true, Ordering::Relaxed) {
         // SAFETY: sets a number, which may be set at any time; it allocates nothing.
         unsafe { mi_option_set_default(PURGE_DELAY, KEPT_MS) };
-        let [start, end] = [&RESERVED.0, &RESERVED.1].map(|address| address.load(Ordering::Relaxed));
-        advise_pages(start..end, true);
+        advise_pages(loaded(&RESERVED), true);
     }
 }
 
 /// Begins a node in a process whose allocator this is, with `rest`.
 pub fn begin() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    store(&CODE, code_around(&maps, begin as fn() as usize));
     if let Some(reserved) = mapping_of(&maps, maps.as_ptr() as usize) {
-        RESERVED.0.store(reserved.start, Ordering::Relaxed);
-        RESERVED.1.store(reserved.end, Ordering::Relaxed);
+        store(&RESERVED, reserved);
         rest();
     }
 }
 
-/// Keeps to small pages until there is work, and returns free memory to the system. mimalloc requests large pages for the
-/// gigabyte that it reserves first. Does nothing in a program of another allocator.
+/// Keeps to small pages until there is work, and returns free memory to the system, as well as the pages of the program that
+/// only its start needed: its code is mapped in again where it runs, from the file that the system has cached. mimalloc
+/// requests large pages for the gigabyte that it reserves first. Does nothing in a program of another allocator.
 pub(crate) fn rest() {
-    let [start, end] = [&RESERVED.0, &RESERVED.1].map(|address| address.load(Ordering::Relaxed));
-    if end > 0 {
+    let reserved = loaded(&RESERVED);
+    if !reserved.is_empty() {
         give_back();
-        advise_pages(start..end, false);
+        advise_pages(reserved, false);
+        unmap(loaded(&CODE));
         IS_AT_WORK.store(false, Ordering::Relaxed);
     }
 }
 
+/// [`rest`] for the thread that has started a node, unless the process has work already.
+pub fn settle() {
+    if !IS_AT_WORK.load(Ordering::Relaxed) {
+        rest();
+    }
+}
+
+fn store(place: &(AtomicUsize, AtomicUsize), range: Range<usize>) {
+    place.0.store(range.start, Ordering::Relaxed);
+    place.1.store(range.end, Ordering::Relaxed);
+}
+
+fn loaded(place: &(AtomicUsize, AtomicUsize)) -> Range<usize> {
+    place.0.load(Ordering::Relaxed)..place.1.load(Ordering::Relaxed)
+}
+
+/// The mapping of the code at an address, with the read-only ones of the same file that end where it begins: of a file's parts
+/// those that nobody writes. The constants that the loader relocates come after the code. Empty if it is not found.
+fn code_around(maps: &str, address: usize) -> Range<usize> {
+    let mut code = 0..0;
+    let mut of = "";
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(rights), Some(file)) = (words.next(), words.next(), words.nth(3)) else { continue };
+        let Some(range) = range_of(range) else { continue };
+        match rights {
+            "r--p" | "r-xp" if file == of && range.start == code.end => code.end = range.end,
+            "r--p" | "r-xp" => (code, of) = (range.clone(), file),
+            _ => continue,
+        }
+        if rights == "r-xp" && range.contains(&address) && file.starts_with('/') {
+            return code;
+        }
+    }
+    0..0
+}
+
 /// The mapping of an address, by the lines of `/proc/self/maps`: `7f3df2b65000-7f3df2cbb000 rw-p …`
 fn mapping_of(maps: &str, address: usize) -> Option<Range<usize>> {
-    let ranges = maps.lines().filter_map(|line| {
-        let (start, end) = line.split(' ').next()?.split_once('-')?;
-        let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16));
-        Some(start.ok()?..end.ok()?)
-    });
-    ranges.into_iter().find(|range| range.contains(&address))
+    maps.lines().filter_map(|line| range_of(line.split(' ').next()?)).find(|range| range.contains(&address))
+}
+
+/// `7f3df2b65000-7f3df2cbb000`
+fn range_of(text: &str) -> Option<Range<usize>> {
+    let (start, end) = text.split_once('-')?;
+    let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16));
+    Some(start.ok()?..end.ok()?)
 }
 
 #[cold]
@@ -190,6 +233,20 @@ fn advise_pages(addresses: Range<usize>, are_large: bool) {
 #[cfg(not(target_os = "linux"))]
 fn advise_pages(_addresses: Range<usize>, _are_large: bool) {}
 
+/// Gives back the pages of a file that is mapped read-only.
+#[cfg(target_os = "linux")]
+fn unmap(code: Range<usize>) {
+    use rustix::mm::{Advice, madvise};
+    if !code.is_empty() {
+        // SAFETY: nobody has written to these pages, which are mapped without that right. So the next access finds what was
+        // there: the file's content, which an executable keeps while it runs.
+        let _ = unsafe { madvise(code.start as *mut std::ffi::c_void, code.len(), Advice::LinuxDontNeed) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unmap(_code: Range<usize>) {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +257,24 @@ mod tests {
         assert_eq!(mapping_of(maps, 0x2d8_a140_0010), Some(0x2d8_a140_0000..0x2d8_e140_0000));
         assert_eq!(mapping_of(maps, 0x2d8_e140_0000), None);
         assert_eq!(mapping_of("", 1), None);
+    }
+
+    #[test]
+    fn the_code_of_a_program_ends_before_what_the_loader_writes() {
+        let maps = "\
+5a0000-5a1000 r--p 00000000 08:01 7 /opt/other
+600000-700000 r--p 00000000 08:01 9 /opt/meshtf
+700000-a00000 r-xp 00100000 08:01 9 /opt/meshtf
+a00000-a80000 r--p 00400000 08:01 9 /opt/meshtf
+a80000-a90000 rw-p 00480000 08:01 9 /opt/meshtf
+b00000-b10000 rw-p 00000000 00:00 0
+7f3df2d31000-7f3df2da5000 r-xp 0000d000 08:01 3 /lib/libm.so.6
+";
+        assert_eq!(code_around(maps, 0x70_0010), 0x60_0000..0xa0_0000);
+        assert_eq!(code_around(maps, 0x7f3d_f2d3_1000), 0x7f3d_f2d3_1000..0x7f3d_f2da_5000);
+        for address in [0x60_0000, 0xa0_0000, 0xb0_0000, 1] {
+            assert!(code_around(maps, address).is_empty(), "{address:x}");
+        }
     }
 
     #[test]

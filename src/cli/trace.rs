@@ -112,7 +112,7 @@ mod tests {
             inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
             start_ns: start_us * 1000,
             took_ns: took_us * 1000,
-            sent_bytes: 0,
+            ..NodeTrace::default()
         };
         let nodes = vec![node("a", "Exp", &[], 0, 1500), node("b", "Neg", &["a"], 1600, 400)];
         let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);

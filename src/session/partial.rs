@@ -214,7 +214,7 @@ impl Progress {
                 }
                 else => {
                     self.ended.clone().unwrap_or(Ok(()))?;
-                    return Err(Failure::invalid(format!("{name} was already fetched from this partial run")));
+                    return Err(Failure::invalid(format!("{name} of this partial run has already been fetched.")));
                 }
             }
         }
@@ -242,7 +242,10 @@ impl Progress {
 fn place(names: &[String], name: &str, what: &str) -> Result<u32> {
     let found = names.iter().position(|known| known == name);
     found.map(|place| place as u32).ok_or_else(|| {
-        Failure::invalid(format!("the partial run was not set up with a {what} {name}; it has: {}", names.join(", ")))
+        Failure::invalid(format!(
+            "the partial run has: {}. The {what} {name} was not specified in partial_run_setup.",
+            names.join(", ")
+        ))
     })
 }
 
@@ -291,7 +294,7 @@ mod tests {
         let sum = run.go_on(vec![fed("a", 1.0), fed("b", 2.0)], &names(&["sum"])).await.unwrap();
         assert_eq!(sum, [Tensor::scalar(3f32)]);
         assert!(run.go_on(vec![fed("a", 1.0)], &[]).await.unwrap_err().message.contains("already"));
-        assert!(run.go_on(vec![fed("d", 1.0)], &[]).await.unwrap_err().message.contains("not set up"));
+        assert!(run.go_on(vec![fed("d", 1.0)], &[]).await.unwrap_err().message.contains("not specified"));
         assert!(!run.is_over().await);
         let product = run.go_on(vec![fed("c", 10.0)], &names(&["product"])).await.unwrap();
         assert_eq!(product, [Tensor::scalar(30f32)]);

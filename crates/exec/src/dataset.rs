@@ -246,22 +246,36 @@ impl Dataset {
     /// # Errors
     /// FailedPrecondition.
     pub fn check_repeatable(&self) -> Result<()> {
-        if self.statement().is_some_and(|statement| statement.op == "SetStatsAggregatorDataset") {
+        if self.is_counted() {
             let why = "SetStatsAggregatorDatasetOp::Dataset does not support checkpointing";
             return Err(Failure::new(Code::Unimplemented, why));
         }
-        self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs))?;
-        self.held.iter().filter_map(dataset_in).try_for_each(|input| input.check_repeatable())
+        self.check_stateless(&[]).map_err(|op| Failure::new(Code::FailedPrecondition, format!("{op} is stateful.")))
+    }
+
+    /// Whether it, or a dataset that it reads, reports to an aggregator of statistics.
+    fn is_counted(&self) -> bool {
+        self.statement().is_some_and(|statement| statement.op == "SetStatsAggregatorDataset")
+            || self.held.iter().filter_map(dataset_in).any(|input| input.is_counted())
+    }
+
+    /// Whether none of its functions touches state that lasts longer than a call, but for ops of these names.
+    ///
+    /// # Errors
+    /// The name of an op that does.
+    pub fn check_stateless(&self, but: &[Vec<u8>]) -> std::result::Result<(), String> {
+        self.statement.iter().try_for_each(|statement| check_functions(&statement.attrs, but))?;
+        self.held.iter().filter_map(dataset_in).try_for_each(|input| input.check_stateless(but))
     }
 }
 
-fn check_functions(attrs: &Attrs) -> Result<()> {
+fn check_functions(attrs: &Attrs, but: &[Vec<u8>]) -> std::result::Result<(), String> {
     for node in attrs.0.values().flat_map(Attr::held_functions).flat_map(|function| &function.nodes) {
-        if op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable) {
-            let why = format!("{} is stateful.", node.op);
-            return Err(Failure::new(Code::FailedPrecondition, why));
+        let is_stateful = op::lookup(&node.op).is_some_and(|op| op.stateful && !op.repeatable);
+        if is_stateful && !but.iter().any(|name| name == node.op.as_bytes()) {
+            return Err(node.op.clone());
         }
-        check_functions(&node.attrs)?;
+        check_functions(&node.attrs, but)?;
     }
     Ok(())
 }

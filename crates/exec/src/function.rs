@@ -13,7 +13,7 @@ use meshtf_graph::{Function, Graph};
 use meshtf_loops::turn::Signal;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, Task};
-use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::failure::{Code, Failure, Result, counted};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
 
@@ -130,9 +130,11 @@ impl dataset::Instance for Instance {
         if args.len() != formal.len() || !args.iter().zip(formal).all(is_right) {
             let names = |dtypes: Vec<&str>| dtypes.join(", ");
             return Err(Failure::invalid(format!(
-                "function {} takes ({}), got ({})",
+                "function {} takes {} ({}), but {} given ({})",
                 self.callee.function.name,
+                counted(formal.len(), "argument"),
                 names(formal.iter().map(|(_, dtype)| dtype.name()).collect()),
+                if args.len() == 1 { "1 is".to_owned() } else { format!("{} are", args.len()) },
                 names(args.iter().map(|arg| dtype_of(arg).name()).collect())
             )));
         }

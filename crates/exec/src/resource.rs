@@ -344,6 +344,18 @@ impl Resources {
         }
     }
 
+    /// Forgets a resource; returns whether it was in the table.
+    pub(super) fn forget(&self, resource: &Arc<dyn Resource>) -> bool {
+        let mut table = lock(&self.table);
+        let before = table.resources.len();
+        table.resources.retain(|_, (own, _)| !Arc::ptr_eq(own, resource));
+        let was_there = table.resources.len() < before;
+        if was_there {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        was_there
+    }
+
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -27,7 +27,7 @@ use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use staged::Course;
-use trace::Trace;
+use trace::{Trace, made};
 
 use super::outbox::Outbox;
 use super::parked::{Parked, cost};
@@ -456,7 +456,7 @@ impl Step {
                 self.outbox.ran(at.node, since);
                 if let (Some(trace), Some(began)) = (&mut self.trace, began) {
                     match &outcome {
-                        Outcome::Done(_) => trace.ran(at.node, began, Instant::now()),
+                        Outcome::Done(tokens) => trace.ran(at.node, began, Instant::now(), made(tokens)),
                         Outcome::Waits(_) => trace.waits(wait.number, began),
                     }
                 }

@@ -50,6 +50,10 @@ pub use shape::Shapes;
 /// started, as in TensorFlow, and not against that node's data folder.
 pub const FROM_WORKING_FOLDER: &str = "_from_working_folder";
 
+/// An attribute of a placeholder that may be fed with a value of a shape other than its own, as in TensorFlow, where only
+/// the client compares them.
+pub const FED_ANY_SHAPE: &str = "_fed_any_shape";
+
 /// Most nodes a graph may have.
 pub const MAX_NODES: usize = 1 << 20;
 

@@ -4,9 +4,9 @@ mod chrome;
 mod picture;
 mod timeline;
 
-use meshtf_tensor::Tensor;
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, Shape, Tensor};
 pub use picture::{Bar, DrawnWay, StepPicture};
 use serde::{Deserialize, Serialize};
 pub use timeline::{Costs, DeviceTime, LinkBytes, OpTime, PathPart, Timeline, Way};
@@ -35,6 +35,21 @@ pub struct NodeTrace {
     pub took_ns: u64,
     /// Bytes of the value that it sent to another device; 0 for every other node.
     pub sent_bytes: u64,
+    /// The tensors that it made, as far as they are tensors; an op that waited has none.
+    pub outputs: Vec<OutputTrace>,
+}
+
+/// A tensor that a node made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputTrace {
+    /// The number of the output.
+    pub port: u32,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its size in memory.
+    pub bytes: u64,
 }
 
 impl DeviceTrace {
@@ -62,7 +77,8 @@ mod tests {
     #[test]
     fn a_trace_travels_as_a_tensor() {
         let (name, op, inputs) = ("y".into(), "Add".into(), vec!["x".into()]);
-        let node = NodeTrace { name, op, inputs, start_ns: 7, took_ns: 9, sent_bytes: 4 };
+        let outputs = vec![OutputTrace { port: 1, dtype: DType::F32, shape: Shape::from(vec![2, 3]), bytes: 24 }];
+        let node = NodeTrace { name, op, inputs, start_ns: 7, took_ns: 9, sent_bytes: 4, outputs };
         let trace = DeviceTrace { device: Task::new("local", 0).device(DeviceKind::Cpu, 0), nodes: vec![node] };
         assert_eq!(DeviceTrace::from_tensor(&trace.to_tensor()).unwrap(), trace);
         assert!(DeviceTrace::from_tensor(&Tensor::scalar(1i32)).is_err());

@@ -39,8 +39,11 @@ pub fn kernel<const N: usize>(f: impl FnMut([Tensor; N]) -> Result<Tensor> + Sen
 /// Always InvalidArgument, as in TensorFlow.
 pub fn no_kernel<T>(node: &KernelNode) -> Result<T> {
     let names: Vec<&str> = node.inputs.iter().map(|dtype| dtype.name()).collect();
+    let others = node.outputs.iter().map(|output| output.dtype).filter(|dtype| !node.inputs.contains(dtype));
+    let others: Vec<&str> = others.map(|dtype| dtype.name()).collect();
+    let outputs = if others.is_empty() { String::new() } else { format!(" and outputs of {}", others.join(", ")) };
     Err(Failure::invalid(format!(
-        "No OpKernel was registered to support Op '{}' with inputs of {} on a CPU",
+        "No OpKernel was registered to support Op '{}' with inputs of {}{outputs} on a CPU",
         node.op,
         names.join(", ")
     )))

@@ -28,6 +28,7 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("ShardedFilespec", |_| {
         Ok(Some(Box::new(|inputs| {
             let [base, shards] = take(inputs)?;
+            check_scalars([("basename", &base), ("num_shards", &shards)])?;
             let suffix = format!("-?????-of-{:05}", shards.to_i64()?);
             Ok(one(Tensor::scalar([base.item::<Vec<u8>>()?, suffix.into_bytes()].concat())))
         })))
@@ -35,11 +36,23 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert("ShardedFilename", |_| {
         Ok(Some(Box::new(|inputs| {
             let [base, shard, shards] = take(inputs)?;
+            check_scalars([("basename", &base), ("shard", &shard), ("num_shards", &shards)])?;
             let (base, shard, shards) = (base.item::<Vec<u8>>()?, shard.to_i64()?, shards.to_i64()?);
             let suffix = format!("-{shard:05}-of-{shards:05}");
             Ok(one(Tensor::scalar([base, suffix.into_bytes()].concat())))
         })))
     });
+}
+
+/// Refuses inputs other than scalars; each has its name in messages.
+///
+/// # Errors
+/// InvalidArgument.
+fn check_scalars<const N: usize>(inputs: [(&str, &Tensor); N]) -> Result<()> {
+    match inputs.iter().find(|(_, input)| input.rank() > 0) {
+        None => Ok(()),
+        Some((name, input)) => Err(Failure::invalid(format!("{name} must be a scalar, got shape {}", input.shape()))),
+    }
 }
 
 /// The kernel of a node whose op reads or writes checkpoints below `folder`; `None` for any other op.

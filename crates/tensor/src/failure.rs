@@ -119,6 +119,8 @@ pub enum Reason {
     RunOver,
     /// The session was ended by a later session that claimed one of its names.
     Superseded,
+    /// A fetch is a handle of state on a device, which no client can have. No step has begun.
+    HandleFetched,
 }
 
 /// The progress of a request when it failed.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshtf_graph::graphdef::GraphDef;
 use meshtf_graph::graphdef::weigh::{Field, GRAPH, Schema};
+use meshtf_graph::graphdef::{GraphDef, TensorShapeProto};
 use meshtf_tensor::failure::{Code, Failure, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,10 +259,53 @@ pub struct NodeExecStats {
     pub op_end_rel_micros: i64,
     #[prost(int64, tag = "5")]
     pub all_end_rel_micros: i64,
+    #[prost(message, repeated, tag = "6")]
+    pub memory: Vec<AllocatorMemoryUsed>,
+    #[prost(message, repeated, tag = "7")]
+    pub output: Vec<NodeOutput>,
     #[prost(string, tag = "8")]
     pub timeline_label: String,
     #[prost(int64, tag = "9")]
     pub scheduled_micros: i64,
+}
+
+/// The memory that a node has taken from an allocator.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocatorMemoryUsed {
+    #[prost(string, tag = "1")]
+    pub allocator_name: String,
+    #[prost(int64, tag = "2")]
+    pub total_bytes: i64,
+    #[prost(int64, tag = "3")]
+    pub peak_bytes: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeOutput {
+    #[prost(int32, tag = "1")]
+    pub slot: i32,
+    #[prost(message, optional, tag = "3")]
+    pub tensor_description: Option<TensorDescription>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TensorDescription {
+    #[prost(int32, tag = "1")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<TensorShapeProto>,
+    #[prost(message, optional, tag = "4")]
+    pub allocation_description: Option<AllocationDescription>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocationDescription {
+    #[prost(int64, tag = "1")]
+    pub requested_bytes: i64,
+    #[prost(int64, tag = "2")]
+    pub allocated_bytes: i64,
+    #[prost(string, tag = "3")]
+    pub allocator_name: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

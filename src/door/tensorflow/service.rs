@@ -21,7 +21,7 @@ use super::names::Names;
 use super::pieces::{find, malformed, within_names};
 use super::readers::Readers;
 use super::rope::Rope;
-use super::session::{Callable, DoorSession, Placeholders, stated};
+use super::session::{Callable, DoorSession, Known, stated};
 use super::sessions::Sessions;
 use super::tasks::{TASKS_WAIT, Tasks, passes};
 use super::tensor::Outgoing;
@@ -243,16 +243,16 @@ impl MasterService {
             let mut library = graphdef::Library::default();
             let (nodes, growth) = stated(&library, request.graph_def.unwrap_or_default())?;
             library.grow(growth);
-            let placeholders = Placeholders::of(&nodes);
+            let known = Known::of(&nodes);
             let config = request.config.unwrap_or_default();
             // A session with names of its own has them translated first.
             let graph = match config.cluster_def.is_some() {
                 true => Named::Own(nodes),
                 false => Named::Mesh(Box::new(Graph::new(nodes)?)),
             };
-            Ok((graph, library, placeholders, config))
+            Ok((graph, library, known, config))
         };
-        let (graph, library, placeholders, config) = self.graphs.run(read).await?;
+        let (graph, library, known, config) = self.graphs.run(read).await?;
         let timeout = milliseconds(config.operation_timeout_in_ms);
         *lock(&caller.limit) = timeout;
         let filters = parsed(&config.device_filters)?;
@@ -285,8 +285,7 @@ impl MasterService {
             None => failure,
         })?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
-        let session =
-            DoorSession::new(session, library, placeholders, timeout, filters, names, caller.connection.clone());
+        let session = DoorSession::new(session, library, known, timeout, filters, names, caller.connection.clone());
         self.sessions.insert(&handle, session, connection)?;
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
     }
@@ -332,7 +331,7 @@ impl MasterService {
 
     async fn run_step(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         let named = self.named(&mut message, caller).await?;
-        let admits = |name: &str, dtype, shape: &Shape| named.session.admits(name, dtype, shape);
+        let admits = |name: &str, dtype, _: &Shape| named.session.admits(name, dtype);
         let reading = Reading { readers: &self.feeds, admits: &admits };
         let (mut feeds, mut head) = (Vec::new(), Vec::new());
         while let Some(length) = message.field(0, STEP_FEED, &mut head, MAX_NAMES_BYTES).await? {
@@ -376,8 +375,8 @@ impl MasterService {
             if place == 0 {
                 callable = WhichCallable::decode(&*head).map_err(|error| malformed(&error))?.handle;
             }
-            let admits = |_: &str, dtype, shape: &Shape| match callable {
-                Some(handle) => named.session.callable_admits(handle, place, dtype, shape),
+            let admits = |_: &str, dtype, _: &Shape| match callable {
+                Some(handle) => named.session.callable_admits(handle, place, dtype),
                 None => Ok(()),
             };
             let reading = Reading { readers: &self.feeds, admits: &admits };

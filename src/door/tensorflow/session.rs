@@ -1,17 +1,18 @@
 //! A client's session: the node's session, and the state that TensorFlow's protocol adds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use meshtf_graph::graphdef::{GraphDef, Growth, Library};
+use meshtf_graph::op::{ArgType, OpDef};
 use meshtf_graph::plan::{Mode, Signature};
-use meshtf_graph::{Attr, FROM_WORKING_FOLDER, Function, FunctionBody, NodeDef, op};
+use meshtf_graph::{Attr, FED_ANY_SHAPE, FROM_WORKING_FOLDER, Function, FunctionBody, NodeDef, op, split_tensor_name};
 use meshtf_tensor::device::DeviceSpec;
-use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
+use meshtf_tensor::{DType, Tensor};
 
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
@@ -34,7 +35,7 @@ pub(super) struct DoorSession {
     session: Session,
     /// Held while the graph grows.
     graph: tokio::sync::Mutex<Growing>,
-    placeholders: Mutex<Placeholders>,
+    known: Mutex<Known>,
     /// Time limit of an operation.
     timeout: Option<Duration>,
     /// The devices it may use; all if empty.
@@ -43,7 +44,8 @@ pub(super) struct DoorSession {
     names: Option<Names>,
     callables: Mutex<RecentlyUsed<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
-    partial: Mutex<RecentlyUsed<String, Arc<PartialRun>>>,
+    /// The partial runs, or the failure of one for its first call.
+    partial: Mutex<RecentlyUsed<String, Arc<Result<PartialRun>>>>,
     seen: Mutex<Seen>,
 }
 
@@ -53,38 +55,60 @@ struct Growing {
     version: i64,
 }
 
-/// The dtypes and shapes that placeholders accept.
+/// The parts of a graph that a door looks at.
 #[derive(Default)]
-pub(super) struct Placeholders(HashMap<String, (DType, PartialShape)>);
+pub(super) struct Known {
+    /// The dtypes that placeholders accept. Like TensorFlow's servers, a door leaves the comparison of shapes to the client:
+    /// Keras feeds targets that no loss reads with a scalar.
+    placeholders: HashMap<String, DType>,
+    /// The nodes that may make handles of state.
+    handles: HashSet<String>,
+}
 
-impl Placeholders {
-    pub fn of(nodes: &[NodeDef]) -> Placeholders {
-        let is_one = |node: &&NodeDef| op::lookup(&node.op).is_some_and(|op| op.is_fed);
-        let takes = |node: &NodeDef| {
-            let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
-            Some((node.name.clone(), (node.attrs.dtype("dtype").ok()?, shape)))
-        };
-        Placeholders(nodes.iter().filter(is_one).filter_map(takes).collect())
+impl Known {
+    pub fn of(nodes: &[NodeDef]) -> Known {
+        let is_fed = |node: &&NodeDef| op::lookup(&node.op).is_some_and(|op| op.is_fed);
+        let takes = |node: &NodeDef| Some((node.name.clone(), node.attrs.dtype("dtype").ok()?));
+        Known {
+            placeholders: nodes.iter().filter(is_fed).filter_map(takes).collect(),
+            handles: nodes.iter().filter(|node| makes_handles(node)).map(|node| node.name.clone()).collect(),
+        }
     }
 
-    fn admits(&self, name: &str, dtype: DType, shape: &Shape) -> Result<()> {
-        let Some((own, stated)) = self.0.get(name.strip_suffix(":0").unwrap_or(name)) else { return Ok(()) };
-        if *own != dtype {
-            return Err(Failure::invalid(format!("feed {name} is {own}, got {dtype}")));
+    fn add(&mut self, more: Known) {
+        self.placeholders.extend(more.placeholders);
+        self.handles.extend(more.handles);
+    }
+
+    /// Whether this tensor may be a handle.
+    fn is_handle(&self, tensor: &str) -> bool {
+        self.handles.contains(split_tensor_name(tensor).0)
+    }
+
+    fn admits(&self, name: &str, dtype: DType) -> Result<()> {
+        match self.placeholders.get(name.strip_suffix(":0").unwrap_or(name)) {
+            Some(own) if *own != dtype => Err(Failure::invalid(format!("feed {name} is {own}, got {dtype}"))),
+            _ => Ok(()),
         }
-        if !stated.admits(shape) {
-            let why = format!("cannot feed a value of shape {shape} to {name}, which has shape {stated}");
-            return Err(Failure::invalid(why));
-        }
-        Ok(())
     }
 }
 
+/// Whether an op may make handles, by its outputs and the dtypes among its attributes.
+fn makes_handles(node: &NodeDef) -> bool {
+    let is_stated = |attr: &Attr| matches!(attr, Attr::Type(dtype) if dtype.is_handle());
+    let is_fixed =
+        |op: &OpDef| op.outputs.iter().any(|output| matches!(output.ty, ArgType::Fixed(dtype) if dtype.is_handle()));
+    op::lookup(&node.op).is_some_and(is_fixed) || node.attrs.0.values().any(is_stated)
+}
+
 /// The nodes of a GraphDef as a TensorFlow client means them: relative file names are relative to the program's folder,
-/// since the program searches for its checkpoints itself.
+/// since the program searches for its checkpoints itself, and placeholders may be fed with values of any shape.
 pub(super) fn stated(library: &Library, graph_def: GraphDef) -> Result<(Vec<NodeDef>, Growth)> {
     let (mut nodes, growth) = library.expanded(graph_def)?;
     name_files_from_working_folder(&mut nodes);
+    for node in nodes.iter_mut().filter(|node| op::lookup(&node.op).is_some_and(|op| op.is_fed)) {
+        node.attrs.set(FED_ANY_SHAPE, Attr::Bool(true));
+    }
     Ok((nodes, growth))
 }
 
@@ -138,7 +162,7 @@ impl DoorSession {
     pub fn new(
         session: Session,
         library: Library,
-        placeholders: Placeholders,
+        known: Known,
         timeout: Option<Duration>,
         filters: Vec<DeviceSpec>,
         names: Option<Names>,
@@ -147,7 +171,7 @@ impl DoorSession {
         DoorSession {
             session,
             graph: tokio::sync::Mutex::new(Growing { library: Arc::new(library), version: 0 }),
-            placeholders: Mutex::new(placeholders),
+            known: Mutex::new(known),
             timeout,
             filters,
             names,
@@ -204,21 +228,21 @@ impl DoorSession {
         lock(&self.seen).at.elapsed()
     }
 
-    /// Checks that a value of this dtype and shape may be fed to a tensor, as far as the graph specifies it.
+    /// Checks that a value of this dtype may be fed to a tensor, as far as the graph specifies it.
     ///
     /// # Errors
     /// InvalidArgument if it may not.
-    pub fn admits(&self, name: &str, dtype: DType, shape: &Shape) -> Result<()> {
-        lock(&self.placeholders).admits(name, dtype, shape)
+    pub fn admits(&self, name: &str, dtype: DType) -> Result<()> {
+        lock(&self.known).admits(name, dtype)
     }
 
-    /// Checks that the callable's feed number `place` accepts a value of this dtype and shape.
+    /// Checks that the callable's feed number `place` accepts a value of this dtype.
     ///
     /// # Errors
     /// As [`DoorSession::admits`].
-    pub fn callable_admits(&self, handle: i64, place: usize, dtype: DType, shape: &Shape) -> Result<()> {
+    pub fn callable_admits(&self, handle: i64, place: usize, dtype: DType) -> Result<()> {
         let callable = self.callable(handle)?;
-        callable.feed.get(place).map_or(Ok(()), |name| self.admits(name, dtype, shape))
+        callable.feed.get(place).map_or(Ok(()), |name| self.admits(name, dtype))
     }
 
     /// Adds nodes; returns the graph's new version.
@@ -231,16 +255,16 @@ impl DoorSession {
             let why = format!("Current version is {}, but caller expected {version}", graph.version);
             return Err(Failure::new(Code::Aborted, why));
         }
-        let known = Arc::clone(&graph.library);
-        let (mut nodes, growth) = readers.run(move || stated(&known, graph_def)).await?;
+        let library = Arc::clone(&graph.library);
+        let (mut nodes, growth) = readers.run(move || stated(&library, graph_def)).await?;
         if let Some(names) = &self.names {
             let wanted = names.named_by(&nodes, &self.filters)?;
             names.find(&wanted, node, self.timeout.unwrap_or(TASKS_WAIT)).await?;
             names.rename(&mut nodes, &self.filters)?;
         }
-        let placeholders = Placeholders::of(&nodes);
+        let more = Known::of(&nodes);
         self.session.extend(nodes).await.map_err(|failure| self.in_own_names(failure))?;
-        lock(&self.placeholders).0.extend(placeholders.0);
+        lock(&self.known).add(more);
         // It is not shared any longer, except with a call that was cancelled while it read.
         Arc::make_mut(&mut graph.library).grow(growth);
         graph.version += 1;
@@ -299,8 +323,20 @@ impl DoorSession {
     ) -> Result<StepAnswer> {
         let is_traced = options.is_traced();
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
+        // As in TensorFlow, the step runs although a handle is fetched, and a failure of its own comes first.
+        let is_handle = |tensor: &String| lock(&self.known).is_handle(tensor);
+        let unfetched = fetches.iter().any(is_handle).then(|| {
+            let targets = fetches.iter().chain(&targets).cloned().collect();
+            (Signature { feeds: names.clone(), fetches: Vec::new(), targets, mode: Mode::Whole }, feeds.clone())
+        });
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
-        let mut ran = self.within(options, self.session.step(signature, feeds)).await?;
+        let mut ran = match (self.within(options, self.session.step(signature, feeds)).await, unfetched) {
+            (Err(failure), Some((signature, feeds))) if failure.reason == Some(Reason::HandleFetched) => {
+                self.within(options, self.session.step(signature, feeds)).await?;
+                return Err(failure);
+            }
+            (ran, _) => ran?,
+        };
         if let Some(names) = &self.names {
             ran.traces.iter_mut().for_each(|trace| trace.device = names.device(trace.device.clone()));
         }
@@ -378,7 +414,11 @@ impl DoorSession {
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
         // It needs a lane before it begins, so two may be evicted if two begin at once.
         self.evict_for_a_partial_run()?;
-        let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
+        let run = match self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await {
+            // In TensorFlow, the placeholder fails when it runs: with the first call that continues the run.
+            Err(failure) if failure.op.as_deref().and_then(op::lookup).is_some_and(|op| op.is_fed) => Err(failure),
+            run => Ok(run?),
+        };
         let handle = format!("{:016x}", crate::random::u64());
         self.evict_for_a_partial_run()?;
         lock(&self.partial).insert(handle.clone(), Arc::new(run));
@@ -387,7 +427,7 @@ impl DoorSession {
 
     /// Cancels the least recently continued partial run if no lane is free.
     fn evict_for_a_partial_run(&self) -> Result<()> {
-        let is_idle = |run: &Arc<PartialRun>| (Arc::strong_count(run) == 1).then_some(0);
+        let is_idle = |run: &Arc<Result<PartialRun>>| (Arc::strong_count(run) == 1).then_some(0);
         let cancelled = lock(&self.partial).evict_for_one_more(is_idle);
         cancelled.map(drop).map_err(|Full| {
             let why = format!(
@@ -397,7 +437,7 @@ impl DoorSession {
         })
     }
 
-    fn partial_run(&self, handle: &str) -> Result<Arc<PartialRun>> {
+    fn partial_run(&self, handle: &str) -> Result<Arc<Result<PartialRun>>> {
         let mut runs = lock(&self.partial);
         if let Some(run) = runs.get(handle) {
             return Ok(Arc::clone(run));
@@ -421,6 +461,13 @@ impl DoorSession {
         options: &RunOptions,
     ) -> Result<StepAnswer> {
         let run = self.partial_run(handle)?;
+        let run = match &*run {
+            Ok(run) => run,
+            Err(failure) => {
+                lock(&self.partial).remove(handle);
+                return Err(failure.clone());
+            }
+        };
         let result = self.within(options, run.go_on(feeds, &fetch)).await;
         let is_over = match &result {
             Ok(_) => run.is_over().await,

@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 
 use meshtf_graph::NodeDef;
-use meshtf_graph::graphdef::graph_def;
-use meshtf_graph::trace::{DeviceTrace, NodeTrace};
-use meshtf_tensor::device::DeviceName;
+use meshtf_graph::graphdef::{Dim, TensorShapeProto, graph_def};
+use meshtf_graph::trace::{DeviceTrace, NodeTrace, OutputTrace};
+use meshtf_tensor::device::{DeviceKind, DeviceName};
 
-use super::message::{DeviceStepStats, NodeExecStats, RunMetadata, RunOptions, StepStats};
+use super::message::{
+    AllocationDescription, AllocatorMemoryUsed, DeviceStepStats, NodeExecStats, NodeOutput, RunMetadata, RunOptions,
+    StepStats, TensorDescription,
+};
 
 /// The metadata of a traced step.
 pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMetadata {
@@ -20,7 +23,7 @@ pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMet
             .into_iter()
             .map(|DeviceTrace { device, nodes }| DeviceStepStats {
                 device: full_name(&device),
-                node_stats: nodes.into_iter().map(stats).collect(),
+                node_stats: nodes.into_iter().map(|run| stats(run, &allocator(&device))).collect(),
             })
             .collect(),
     });
@@ -49,10 +52,34 @@ fn nodes(trace: &DeviceTrace) -> Vec<NodeDef> {
         .collect()
 }
 
-fn stats(run: NodeTrace) -> NodeExecStats {
+/// TensorFlow's name for the memory of a device.
+fn allocator(device: &DeviceName) -> String {
+    match device.kind {
+        DeviceKind::Cpu => "cpu".to_owned(),
+        DeviceKind::Gpu => format!("GPU_{}_bfc", device.index),
+    }
+}
+
+/// A tensor that a node made.
+fn output(OutputTrace { port, dtype, shape, bytes }: OutputTrace, allocator: &str) -> NodeOutput {
+    let bytes = bytes as i64;
+    let dim = shape.dims().iter().map(|&size| Dim { size: size as i64, ..Dim::default() }).collect();
+    let allocation =
+        AllocationDescription { requested_bytes: bytes, allocated_bytes: bytes, allocator_name: allocator.to_owned() };
+    let description = TensorDescription {
+        dtype: dtype.proto_number(),
+        shape: Some(TensorShapeProto { dim, unknown_rank: false }),
+        allocation_description: Some(allocation),
+    };
+    NodeOutput { slot: port as i32, tensor_description: Some(description) }
+}
+
+fn stats(run: NodeTrace, allocator: &str) -> NodeExecStats {
     let start = (run.start_ns / 1000) as i64;
     // Rounded up, so that short ops stay visible.
     let took = run.took_ns.div_ceil(1000) as i64;
+    let bytes = run.outputs.iter().map(|output| output.bytes as i64).sum();
+    let used = AllocatorMemoryUsed { allocator_name: allocator.to_owned(), total_bytes: bytes, peak_bytes: bytes };
     NodeExecStats {
         timeline_label: format!("{} = {}({})", run.name, run.op, run.inputs.join(", ")),
         node_name: run.name,
@@ -61,13 +88,16 @@ fn stats(run: NodeTrace) -> NodeExecStats {
         op_start_rel_micros: 0,
         op_end_rel_micros: took,
         all_end_rel_micros: took,
+        memory: if bytes > 0 { vec![used] } else { Vec::new() },
+        output: run.outputs.into_iter().map(|one| output(one, allocator)).collect(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshtf_tensor::device::{DeviceKind, Task};
+    use meshtf_tensor::device::Task;
+    use meshtf_tensor::{DType, Shape};
 
     #[test]
     fn a_trace_becomes_step_stats() {
@@ -78,6 +108,7 @@ mod tests {
             start_ns: 5_000_000_999,
             took_ns: 1_500,
             sent_bytes: 0,
+            outputs: vec![OutputTrace { port: 0, dtype: DType::F32, shape: Shape::from(vec![2, 3]), bytes: 24 }],
         };
         let trace = DeviceTrace { device: Task::new("worker", 3).device(DeviceKind::Gpu, 1), nodes: vec![node] };
         let options = RunOptions { trace_level: 3, output_partition_graphs: true, ..RunOptions::default() };
@@ -86,6 +117,13 @@ mod tests {
         let stats = metadata.step_stats.unwrap().dev_stats.remove(0);
         assert_eq!(stats.device, "/job:worker/replica:0/task:3/device:GPU:1");
         assert_eq!(stats.node_stats[0].timeline_label, "y = AddV2(x, x)");
-        assert_eq!((stats.node_stats[0].all_start_micros, stats.node_stats[0].op_end_rel_micros), (5_000_000, 2));
+        let stats = &stats.node_stats[0];
+        assert_eq!((stats.all_start_micros, stats.op_end_rel_micros), (5_000_000, 2));
+        assert_eq!((stats.memory[0].allocator_name.as_str(), stats.memory[0].total_bytes), ("GPU_1_bfc", 24));
+        let description = stats.output[0].tensor_description.as_ref().unwrap();
+        assert_eq!(description.dtype, 1);
+        let sizes: Vec<i64> = description.shape.as_ref().unwrap().dim.iter().map(|dim| dim.size).collect();
+        assert_eq!(sizes, [2, 3]);
+        assert_eq!(description.allocation_description.as_ref().unwrap().requested_bytes, 24);
     }
 }

@@ -26,5 +26,11 @@ with tf.Session(target("local/0")) as session:
     del run
     check(other() == [5])
     check(session.run(counter) == 5)
+    # The shape of a placeholder binds the client's `run` alone: a server takes any value of the dtype.
+    scalar = session._make_callable_from_options(config_pb2.CallableOptions(feed=["x:0"], fetch=["y:0"]))
+    (got,) = scalar(np.float32(3))
+    same(got, np.float32(6))
+    (got,) = scalar(np.float32([[1, 2]]))
+    same(got, np.float32([[2, 4]]))
     with raises(tf.errors.NotFoundError, "nosuch"):
         session._make_callable_from_options(config_pb2.CallableOptions(fetch=["nosuch:0"]))()

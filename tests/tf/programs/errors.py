@@ -58,6 +58,16 @@ with tf.Session(target("local/0")) as session:
         # The session goes on.
         check(session.run(added, {a: 1, b: 2}) == 3)
 
+    # The failure of the step comes before that of a fetch that no client understands.
+    shape = tf.placeholder(tf.int32, name="shape")
+    with tf.device("/job:local/task:1"):
+        listed = tf.raw_ops.TensorListSplit(tensor=[1.0, 2.0], element_shape=shape, lengths=tf.constant([1, 1], tf.int64))
+    with raises(bad, "TensorListSplit requires element_shape to be at least of rank 1, but saw: []"):
+        session.run(listed, {shape: []})
+    if not on_tensorflow():
+        with raises(bad, "it is a handle of state on a device, which clients cannot fetch"):
+            session.run(listed, {shape: [-1]})
+
     # Queues: what is over is OutOfRange, what is closed is Cancelled or Aborted.
     session.run(queue.enqueue_many([[1, 2]]))
     session.run(queue.close())

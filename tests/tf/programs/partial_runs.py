@@ -35,8 +35,17 @@ with tf.Session(target("local/0")) as session:
     # What was not announced, what is fed twice, what cannot be computed yet.
     handle = session.partial_run_setup([sum_ab, product], [a, b, c])
     check(session.partial_run(handle, sum_ab, {a: 1, b: 1}) == 2)
-    with raises(tf.errors.InvalidArgumentError, "a:0"):
+    with raises(tf.errors.InvalidArgumentError, "a:0", "has already been fed."):
         session.partial_run(handle, [], {a: 5})
+    with raises(tf.errors.InvalidArgumentError, "has already been fetched."):
+        session.partial_run(handle, sum_ab, {c: 5})
+    handle = session.partial_run_setup([sum_ab], [a, b])
+    with raises(tf.errors.InvalidArgumentError, "was not specified in partial_run_setup."):
+        session.partial_run(handle, sum_ab, {a: 1, b: 1, c: 1})
+    # A placeholder that no call can feed fails when it runs, not before.
+    handle = session.partial_run_setup([sum_ab], [a])
+    with raises(tf.errors.InvalidArgumentError, "You must feed a value for placeholder"):
+        session.partial_run(handle, sum_ab, {a: 1})
     handle = session.partial_run_setup([sum_ab, product], [a, b, c])
     with raises(tf.errors.InvalidArgumentError, "c:0"):
         session.partial_run(handle, product, {a: 1, b: 1})

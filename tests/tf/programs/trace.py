@@ -36,12 +36,21 @@ with tf.Session(target("local/0"), config=config) as session:
                 where[stats.node_name.split(":")[0]] = device.device
                 check(stats.all_start_micros > 1_500_000_000_000_000, stats.all_start_micros)
                 check(0 <= stats.op_end_rel_micros <= stats.all_end_rel_micros < 60_000_000, stats)
+                for output in stats.output:
+                    made = output.tensor_description
+                    # A node's name is that of its kernel in TensorFlow's second account of a CPU.
+                    if stats.node_name == "product":
+                        check([dim.size for dim in made.shape.dim] == [200, 200] and made.dtype == tf.float32.as_datatype_enum)
+                        check(made.allocation_description.requested_bytes == 4 * 200**2, stats)
+                        check(made.allocation_description.allocator_name == "cpu", stats)
         check(where["product"].startswith("/job:local/replica:0/task:1/device:CPU:0"), where)
         check(where["total"].startswith("/job:local/replica:0/task:0/device:CPU:0"), where)
         check(len(metadata.partition_graphs) == 2, len(metadata.partition_graphs))
 
         trace = json.loads(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True))
         events = trace["traceEvents"]
+        # The memory that the tensors of a step take together, over its time.
+        check(any(event["ph"] == "C" and max(event["args"].values()) >= 4 * 200**2 for event in events), events)
         # On some processors TensorFlow replaces a kernel by one of another name (_MklMatMul).
         kinds = {event["name"] for event in events if event["ph"] == "X"}
         check("Sum" in kinds and any("MatMul" in kind for kind in kinds), kinds)

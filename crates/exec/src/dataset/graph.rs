@@ -67,6 +67,8 @@ impl Writer {
         })?;
         let inputs = dataset.held().iter().map(|token| self.input(token)).collect::<Result<_>>()?;
         let mut attrs = statement.attrs.clone();
+        // The nodes that it names are of another graph.
+        attrs.0.remove("_class");
         if self.form == Form::Graph {
             attrs.0.remove(FROM_WORKING_FOLDER);
         }

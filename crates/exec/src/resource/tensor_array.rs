@@ -21,6 +21,8 @@ const MAX_GRADIENTS: usize = 1024;
 
 pub(crate) struct TensorArray {
     name: String,
+    /// The name with a number, as messages have it.
+    label: String,
     dtype: DType,
     /// It may grow.
     is_dynamic: bool,
@@ -39,6 +41,8 @@ struct State {
     elements: Vec<Element>,
     /// The shape of each element that has, or had, a value.
     shapes: Vec<Option<Shape>>,
+    /// The number of elements that were written at once, by Split or Unpack: their gradient is that of so many.
+    at_once: Option<usize>,
 }
 
 impl State {
@@ -62,6 +66,8 @@ enum Element {
 /// The description of an array in the node that makes it.
 pub(crate) struct ArraySpec {
     pub name: String,
+    /// The number of the array among those that the node makes.
+    pub number: u64,
     pub dtype: DType,
     /// The known part of the shape of every element.
     pub shape: PartialShape,
@@ -101,17 +107,35 @@ impl TensorArray {
     /// # Errors
     /// ResourceExhausted if there is no memory for `size` elements.
     pub fn new(spec: ArraySpec, size: usize) -> Result<TensorArray> {
-        let ArraySpec { name, dtype, shape, is_dynamic, clears_after_read, is_uniform } = spec;
+        let ArraySpec { name, number, dtype, shape, is_dynamic, clears_after_read, is_uniform } = spec;
         memory::admit(size * ELEMENT_BYTES)?;
-        let mut state = State { shape, elements: Vec::new(), shapes: Vec::new() };
+        let mut state = State { shape, elements: Vec::new(), shapes: Vec::new(), at_once: None };
         state.resize(size);
         let (state, gradients) = (Mutex::new(state), Mutex::default());
-        Ok(TensorArray { name, dtype, is_dynamic, clears_after_read, is_uniform, adds_up: false, state, gradients })
+        let label = format!("{name}_{number}");
+        Ok(TensorArray {
+            name,
+            label,
+            dtype,
+            is_dynamic,
+            clears_after_read,
+            is_uniform,
+            adds_up: false,
+            state,
+            gradients,
+        })
     }
 
     /// The number of elements.
     pub fn size(&self) -> usize {
         lock(&self.state).elements.len()
+    }
+
+    /// The number of elements that Pack and Concat join. Among the gradients of an array that was written at once, and then
+    /// grew, those are the gradients of the elements that were written at once.
+    pub fn joined(&self) -> usize {
+        let state = lock(&self.state);
+        state.at_once.filter(|_| self.adds_up).unwrap_or(state.elements.len()).min(state.elements.len())
     }
 
     /// Forgets all elements and gradients.
@@ -121,24 +145,23 @@ impl TensorArray {
     }
 
     fn wrong<T>(&self, why: String) -> Result<T> {
-        Err(Failure::invalid(format!("TensorArray {}: {why}", self.name)))
+        Err(Failure::invalid(format!("TensorArray {}: {why}", self.label)))
     }
 
     pub fn check_dtype(&self, dtype: DType) -> Result<()> {
         if dtype == self.dtype {
             return Ok(());
         }
-        self.wrong(format!("dtype is {} but op requested dtype {dtype}.", self.dtype))
+        let [own, other] = [self.dtype, dtype].map(|dtype| dtype.proto_name().to_lowercase());
+        Err(Failure::invalid(format!("TensorArray dtype is {own} but Op requested dtype {other}.")))
     }
 
     pub fn write(&self, index: i64, value: Value) -> Result<()> {
         if value.dtype() != self.dtype {
-            let why = format!(
-                "Could not write to TensorArray index {index} because the value dtype is {} but TensorArray dtype is {}.",
-                value.dtype(),
-                self.dtype
-            );
-            return self.wrong(why);
+            let [own, other] = [self.dtype, value.dtype()].map(|dtype| dtype.proto_name().to_lowercase());
+            return Err(Failure::invalid(format!(
+                "TensorArray dtype is {own} but Op is trying to write dtype {other}."
+            )));
         }
         let state = &mut *lock(&self.state);
         let at = self.place(state, index)?;
@@ -204,7 +227,7 @@ impl TensorArray {
                 Ok(at)
             }
             Ok(_) if self.is_dynamic => {
-                let why = format!("TensorArray {}: index {index} exceeds the limit of {MAX_TENSOR_ARRAY}", self.name);
+                let why = format!("TensorArray {}: index {index} exceeds the limit of {MAX_TENSOR_ARRAY}", self.label);
                 Err(Failure::new(Code::ResourceExhausted, why))
             }
             _ => self.wrong(format!("Tried to write to index {index} but array is not resizeable and size is: {size}")),
@@ -249,7 +272,7 @@ impl TensorArray {
             return Ok(known.clone());
         }
         if gradients.len() >= MAX_GRADIENTS {
-            let why = format!("TensorArray {}: more than {MAX_GRADIENTS} arrays of gradients", self.name);
+            let why = format!("TensorArray {}: more than {MAX_GRADIENTS} arrays of gradients", self.label);
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let own = lock(&self.state);
@@ -258,10 +281,11 @@ impl TensorArray {
         let shape = dims.map(|dims| before.dims().iter().map(|&size| Some(size)).chain(dims.iter().copied()).collect());
         let longer = |shape: &Shape| before.dims().iter().chain(shape.dims()).copied().collect::<Shape>();
         let shapes = own.shapes.iter().map(|shape| shape.as_ref().map(longer)).collect();
-        let mut state = State { shape: PartialShape(shape), elements: Vec::new(), shapes };
+        let mut state = State { shape: PartialShape(shape), elements: Vec::new(), shapes, at_once: own.at_once };
         state.resize(own.elements.len());
         let array = Arc::new(TensorArray {
             name: format!("{}@{source}", self.name),
+            label: format!("{}@{source}", self.label),
             dtype: self.dtype,
             is_dynamic: false,
             // Each write that was added up reads the gradient of the sum.
@@ -277,28 +301,33 @@ impl TensorArray {
 
     /// All elements concatenated along their first dimension, and the length of each.
     pub fn concat(&self, stated: &PartialShape) -> Result<(Tensor, Tensor)> {
-        let size = self.size();
+        let size = self.joined();
         let parts: Vec<Tensor> = (0..size as i64).map(|i| self.read(i)?.into_host()).collect::<Result<_>>()?;
         let Some(first) = parts.first() else {
             return match stated.known() {
                 Some(shape) => Ok((stack(self.dtype, &shape, &[])?, Tensor::vector(Vec::<i64>::new()))),
-                None => self.wrong(format!(
-                    "has size zero, but element_shape_except0 {stated} is not fully defined. Currently only static \
-                     shapes are supported when concatenating zero-size TensorArrays."
+                None => Err(Failure::new(
+                    Code::Unimplemented,
+                    format!(
+                        "TensorArray has size zero, but element_shape_except0 {stated} is not fully defined. Currently only \
+                         static shapes are supported when concatenating zero-size TensorArrays."
+                    ),
                 )),
             };
         };
         let (mut rows, mut lengths) = (Vec::new(), Vec::with_capacity(size));
         for (i, part) in parts.iter().enumerate() {
             let Some((&length, rest)) = part.dims().split_first() else {
-                return self.wrong(format!("Concat saw a scalar shape at index {i} but requires at least vectors."));
+                return Err(Failure::invalid(format!(
+                    "Concat saw a scalar shape at index {i} but requires at least vectors.  Did you mean to call pack?"
+                )));
             };
             if first.dims().get(1..) != Some(rest) {
-                return self.wrong(format!(
-                    "has inconsistent shapes.  Index 0 has (excepting dimension 0) shape: {} but index {i} has: {}",
+                return Err(Failure::invalid(format!(
+                    "TensorArray has inconsistent shapes.  Index 0 has (excepting dimension 0) shape: {} but index {i} has: {}",
                     first.shape(),
                     part.shape()
-                ));
+                )));
             }
             lengths.push(length as i64);
             for row_of_part in 0..length {
@@ -313,24 +342,24 @@ impl TensorArray {
     pub fn split(&self, value: &Tensor, lengths: &Tensor) -> Result<()> {
         let lengths = lengths.to_i64s()?;
         let Some(&rows) = value.dims().first() else {
-            return self
-                .wrong(format!("Expected value to be at least a vector, but received shape: {}", value.shape()));
+            let why = format!("Expected value to be at least a vector, but received shape: {}", value.shape());
+            return Err(Failure::invalid(why));
         };
         let sum = lengths.iter().try_fold(0i64, |sum, &length| sum.checked_add(length).filter(|_| length >= 0));
         if sum != Some(rows as i64) {
-            return self.wrong(format!(
-                "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum:?} and value's shape \
-                 is: {}",
+            let sum = sum.map_or("out of range".to_owned(), |sum| sum.to_string());
+            return Err(Failure::invalid(format!(
+                "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum} and value's shape is: {}",
                 value.shape()
-            ));
+            )));
         }
         let size = self.size();
-        if size != lengths.len() && !self.is_dynamic {
-            return self.wrong(format!(
+        if size != lengths.len() && !(self.is_dynamic && size < lengths.len()) {
+            return Err(Failure::invalid(format!(
                 "TensorArray's size is not equal to the size of lengths ({size} vs. {}), and the TensorArray is not \
                  marked as dynamically resizeable",
                 lengths.len()
-            ));
+            )));
         }
         let shape = Shape::from(&value.dims()[1..]);
         let mut from = 0;
@@ -340,7 +369,15 @@ impl TensorArray {
             self.write(i as i64, stack(self.dtype, &shape, &part.iter().collect::<Vec<_>>())?.into())?;
             from = to;
         }
+        self.was_written_at_once(lengths.len());
         Ok(())
+    }
+
+    /// Records that this many elements, the first ones, were written at once. Gradients keep the number of their array.
+    pub fn was_written_at_once(&self, count: usize) {
+        if !self.adds_up {
+            lock(&self.state).at_once = Some(count);
+        }
     }
 
     /// The elements at these indices, all of one shape.
@@ -348,11 +385,11 @@ impl TensorArray {
         let rows: Vec<Value> = indices.to_i64s()?.iter().map(|&index| self.read(index)).collect::<Result<_>>()?;
         let Some(first) = rows.first() else { return Ok(rows) };
         if let Some((i, other)) = rows.iter().enumerate().find(|(_, row)| row.shape() != first.shape()) {
-            return self.wrong(format!(
-                "has inconsistent shapes.  Index 0 has shape: {} but index {i} has shape: {}",
+            return Err(Failure::invalid(format!(
+                "TensorArray has inconsistent shapes.  Index 0 has shape: {} but index {i} has shape: {}",
                 first.shape(),
                 other.shape()
-            ));
+            )));
         }
         Ok(rows)
     }
@@ -366,9 +403,12 @@ impl TensorArray {
         let own = lock(&self.state).shape.clone();
         match stated.known().or_else(|| own.known()) {
             Some(shape) => stack(self.dtype, &shape, &[]),
-            None => self.wrong(format!(
-                "has size zero, but element shape {stated} is not fully defined. Currently only static shapes are \
-                 supported when packing zero-size TensorArrays."
+            None => Err(Failure::new(
+                Code::Unimplemented,
+                format!(
+                    "TensorArray has size zero, but element shape {stated} is not fully defined. Currently only static shapes \
+                     are supported when packing zero-size TensorArrays."
+                ),
             )),
         }
     }

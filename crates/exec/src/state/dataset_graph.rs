@@ -7,9 +7,10 @@ use meshtf_kernels::call::check_text_bytes;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
+use super::super::dataset::Dataset;
 use super::super::dataset::graph::nodes_of;
 use super::super::dataset::mapped::dataset_of;
-use super::super::token::{Token, Variant};
+use super::super::token::{Token, Tokens, Variant};
 use super::op::{one, simple};
 use super::registry::Registry;
 
@@ -17,17 +18,17 @@ use super::registry::Registry;
 const RESULT: &str = "_Retval";
 
 pub(super) fn register(ops: &mut Registry) {
-    for op in ["DatasetToGraph", "DatasetToGraphV2"] {
-        ops.insert_call(op, |mut inputs, _| {
-            let (mut nodes, input) = nodes_of(&inputs.dataset(0)?)?;
-            let attrs = Attrs::from([("T", Attr::Type(DType::Variant)), ("index", Attr::Int(0))]);
-            let inputs = vec![input];
-            nodes.push(NodeDef::on("", "dataset".into(), RESULT, inputs, attrs));
-            let bytes = graphdef::to_binary(&nodes);
-            check_text_bytes(bytes.len())?;
-            Ok(one(Tensor::scalar(bytes)))
-        });
-    }
+    ops.insert("DatasetToGraph", |node, _| {
+        let allows_state = node.attrs.get("allow_stateful").is_some() && node.attrs.bool("allow_stateful")?;
+        let but = node.attrs.get("stateful_whitelist").map_or(Ok(&[][..]), |_| node.attrs.strs("stateful_whitelist"));
+        let but = but?.to_vec();
+        simple(move |mut inputs, _| graph_of(&inputs.dataset(0)?, (!allows_state).then_some(&but)))
+    });
+    ops.insert("DatasetToGraphV2", |node, _| {
+        const FAIL: i64 = 2;
+        let allows_state = node.attrs.int("external_state_policy")? != FAIL;
+        simple(move |mut inputs, _| graph_of(&inputs.dataset(0)?, (!allows_state).then_some(&[])))
+    });
     ops.insert("DatasetFromGraph", |_, site| {
         let site = site.apart();
         simple(move |mut inputs, context| {
@@ -37,6 +38,22 @@ pub(super) fn register(ops: &mut Registry) {
             Ok(one(Token::Variant(Variant::Dataset(Arc::clone(&dataset_of(made)?)))))
         })
     });
+}
+
+/// A dataset as a GraphDef. Its functions may touch state by ops of these names only, or, without a list, by any.
+fn graph_of(dataset: &Arc<Dataset>, stateful: Option<&[Vec<u8>]>) -> Result<Tokens> {
+    if let Some(stateful) = stateful {
+        dataset.check_stateless(stateful).map_err(|op| {
+            let why = format!("Failed to serialize the input pipeline graph: {op} is stateful.");
+            Failure::new(Code::FailedPrecondition, why)
+        })?;
+    }
+    let (mut nodes, input) = nodes_of(dataset)?;
+    let attrs = Attrs::from([("T", Attr::Type(DType::Variant)), ("index", Attr::Int(0))]);
+    nodes.push(NodeDef::on("", "dataset".into(), RESULT, vec![input], attrs));
+    let bytes = graphdef::to_binary(&nodes);
+    check_text_bytes(bytes.len())?;
+    Ok(one(Tensor::scalar(bytes)))
 }
 
 /// A function that makes the dataset of a GraphDef.

@@ -42,7 +42,7 @@ fn deserialize(node: &KernelNode, is_many: bool) -> Result<StateOp> {
         if is_many && shape.rank() != 2 {
             return Err(Failure::invalid(format!("Serialized sparse should have rank 2, but got shape {shape}")));
         }
-        let [indices, values, shape] = joined(&shape, &parts, dtype)?;
+        let [indices, values, shape] = joined(&shape, &parts, dtype, ("shape", 0))?;
         Ok(Tokens::from_iter([Some(indices.into()), Some(values.into()), Some(shape.into())]))
     })
 }
@@ -146,8 +146,9 @@ pub(super) fn split([indices, values, shape]: &SparseParts) -> Result<(usize, Ve
     Ok((count, parts))
 }
 
-/// The sparse tensors of an array `[..., 3]` as one, which has the dimensions of the array before its own.
-pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<SparseParts> {
+/// The sparse tensors of an array `[..., 3]` as one, which has the dimensions of the array before its own. If their ranks
+/// differ, the error is about `ranks.0`, and counts `ranks.1` dimensions more than each has.
+pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType, ranks: (&str, usize)) -> Result<SparseParts> {
     let [outer @ .., 3] = shape.dims() else {
         let why = format!("Serialized sparse should have 3 as the last dimension, but got shape {shape}");
         return Err(Failure::invalid(why));
@@ -159,10 +160,11 @@ pub(super) fn joined(shape: &Shape, parts: &[Tensor], dtype: DType) -> Result<Sp
             None => dims = Some(own),
             Some(dims) if dims.len() != own.len() => {
                 return Err(Failure::invalid(format!(
-                    "Inconsistent shape across SparseTensors: rank prior to SparseTensor[{i}] was: {} but rank of \
+                    "Inconsistent {} across SparseTensors: rank prior to SparseTensor[{i}] was: {} but rank of \
                      SparseTensor[{i}] is: {}",
-                    dims.len(),
-                    own.len()
+                    ranks.0,
+                    dims.len() + ranks.1,
+                    own.len() + ranks.1
                 )));
             }
             Some(dims) => dims.iter_mut().zip(own).for_each(|(most, size)| *most = (*most).max(size)),

@@ -45,7 +45,8 @@ pub(super) fn register(ops: &mut Registry) {
                 return Err(Failure::invalid(why));
             }
             let parts = find(&mut named)?.take(numbers.slice::<i64>()?)?;
-            let [indices, values, shape] = joined(&[numbers.len(), 3].into(), &parts, dtype)?;
+            // As TensorFlow has it, which compares them with the dimension of the map.
+            let [indices, values, shape] = joined(&[numbers.len(), 3].into(), &parts, dtype, ("rank", 1))?;
             Ok(Tokens::from_iter([Some(indices.into()), Some(values.into()), Some(shape.into())]))
         })
     });

@@ -1,12 +1,12 @@
-//! Temporary variables, which live as long as a reference to them flows through their step.
+//! Temporary variables, which live as long as a reference to them flows through their step; DestroyResourceOp; FakeParam.
 
 use std::sync::Arc;
 
 use meshtf_tensor::failure::{Code, Failure};
-use meshtf_tensor::{DType, Tensor};
+use meshtf_tensor::{DType, Shape, Tensor};
 
-use super::super::resource::Variable;
-use super::super::token::Token;
+use super::super::resource::{Dummy, Variable};
+use super::super::token::{Optional, Token, Tokens};
 use super::op::{one, simple};
 use super::registry::Registry;
 
@@ -44,6 +44,37 @@ pub(super) fn register(ops: &mut Registry) {
                     Err(Failure::new(Code::NotFound, why))
                 }
             }
+        })
+    });
+    ops.insert("DestroyResourceOp", |node, site| {
+        let (tolerates, resources) = (node.attrs.bool("ignore_lookup_error")?, Arc::clone(&site.resources));
+        simple(move |mut inputs, _| {
+            let resource = inputs.resource(0)?;
+            let mut existed = resources.forget(&resource);
+            if let Ok(variable) = resource.typed::<Variable>() {
+                // In TensorFlow, the first value makes the variable. A handle that the step has already sees that it is gone.
+                existed = variable.is_initialized();
+                variable.hold().lose();
+            }
+            match existed || tolerates {
+                true => Ok(Tokens::new()),
+                false => Err(Failure::new(
+                    Code::NotFound,
+                    "Resource does not exist: nothing has made it, or it was destroyed",
+                )),
+            }
+        })
+    });
+    // Output of a branch that nobody may use: the same one of the other branch is kept for a gradient. TensorFlow leaves the
+    // elements as the memory was.
+    ops.insert("FakeParam", |node, _| {
+        let dtype = node.attrs.dtype("dtype")?;
+        let sizes = node.attrs.shape("shape")?.0.iter().flatten().map(|size| size.unwrap_or(0));
+        let shape: Shape = sizes.collect();
+        simple(move |_, _| match dtype {
+            DType::Resource => Ok(one(Token::Resource(Arc::new(Dummy)))),
+            DType::Variant => Ok(one(Optional::new(None)?)),
+            _ => Ok(one(Tensor::zeros(dtype, shape.clone())?)),
         })
     });
 }

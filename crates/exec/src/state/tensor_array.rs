@@ -34,8 +34,9 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert_call("TensorArrayUnpack", |mut inputs, context| {
         let array = inputs.tensor_array(0)?;
         let values = inputs.value(1)?;
-        let all = up_to(values.shape().dims().first().copied().unwrap_or(0));
-        array.scatter(&all, values, |values| cut(values, context.engine))?;
+        let count = values.shape().dims().first().copied().unwrap_or(0);
+        array.scatter(&up_to(count), values, |values| cut(values, context.engine))?;
+        array.was_written_at_once(count);
         Ok(one(inputs.token(2)?))
     });
     ops.insert_call("TensorArrayScatterV3", |mut inputs, context| {
@@ -89,7 +90,7 @@ fn gather(node: &KernelNode, engine: &dyn Engine, takes_all: bool) -> Result<Sta
     simple(move |mut inputs, _| {
         let array = inputs.tensor_array(0)?;
         array.check_dtype(dtype)?;
-        let indices = if takes_all { up_to(array.size()) } else { inputs.host(1)? };
+        let indices = if takes_all { up_to(array.joined()) } else { inputs.host(1)? };
         gathered(&array, array.rows(&indices)?, &shape, pack.as_mut())
     })
 }
@@ -146,15 +147,21 @@ fn make(node: &KernelNode) -> Result<StateOp> {
     let is_uniform =
         node.attrs.get("identical_element_shapes").is_some() && node.attrs.bool("identical_element_shapes")?;
     let has_flow = node.outputs.len() > 1;
+    // A node in a loop makes an array in each iteration: the number tells them apart, as TensorFlow's does.
+    let mut made = 0u64;
     simple(move |mut inputs, _| {
+        let number = made;
+        made += 1;
         let size = inputs.host(0)?.to_i64()?;
         let size = usize::try_from(size).ok().filter(|&size| size <= MAX_TENSOR_ARRAY).ok_or_else(|| {
             let why = format!("TensorArray {name}: size {size} is not between 0 and {MAX_TENSOR_ARRAY}");
             Failure::invalid(why)
         })?;
         let (name, shape) = (name.clone(), shape.clone());
-        let array =
-            TensorArray::new(ArraySpec { name, dtype, shape, is_dynamic, clears_after_read, is_uniform }, size)?;
+        let array = TensorArray::new(
+            ArraySpec { name, number, dtype, shape, is_dynamic, clears_after_read, is_uniform },
+            size,
+        )?;
         let handle = Token::Resource(Arc::new(array));
         let flow = has_flow.then(|| Some(Tensor::scalar(0f32).into()));
         Ok(std::iter::once(Some(handle)).chain(flow).collect())

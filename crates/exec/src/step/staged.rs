@@ -12,12 +12,12 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::answer::compute;
 use super::beside::{Done, Ready, taken};
-use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, to_send};
+use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, made, to_send};
 use crate::parked::cost;
 use crate::program::{Act, CompiledPiece, PieceCode, Placed, Receive, Stages};
 use crate::sink::{Iterations, Pushed};
-use crate::state::{OpContext, Outcome};
-use crate::token::Token;
+use crate::state::OpContext;
+use crate::token::{Token, Tokens};
 use crate::waiting::WaitId;
 
 /// The progress of a step through its stages.
@@ -217,11 +217,11 @@ impl Step {
                     else {
                         return Err(waited());
                     };
-                    hand_on(stages, placed, &mut tokens, slots);
-                    self.outbox.ran(self.current, since);
                     if let Some((began, spread)) = began {
-                        self.ran(placed, began, Instant::now(), threads::spread() != spread);
+                        self.ran(placed, began, Instant::now(), threads::spread() != spread, &tokens);
                     }
+                    hand_on(stages, placed, &mut tokens, self.frames.root_slots());
+                    self.outbox.ran(self.current, since);
                 }
             }
             if is_dead {
@@ -268,9 +268,11 @@ impl Step {
         let since = self.outbox.before(near.sink, self.id, placed.node);
         let (began, spread) = (Instant::now(), threads::spread());
         let outcome = compute(&mut program.acts[placed.node as usize], &code.nodes[placed.node as usize], &mut inputs)?;
-        self.ran(placed, began, Instant::now(), threads::spread() != spread);
+        let ended = Instant::now();
+        let tokens = outcome.done().ok_or_else(waited)?;
+        self.ran(placed, began, ended, threads::spread() != spread, &tokens);
         self.outbox.ran(placed.node, since);
-        self.answered(program, at, outcome)
+        self.answered(program, at, tokens)
     }
 
     /// Takes the answer of a kernel in the pool. If it panicked, so does this call.
@@ -279,30 +281,28 @@ impl Step {
         match done.answer {
             Ok(answer) => {
                 let outcome = answer?;
+                let tokens = outcome.done().ok_or_else(waited)?;
                 let placed = &stages(&program.code)?.nodes[done.at as usize];
-                self.ran(placed, done.began, done.ended, done.has_spread);
-                self.answered(program, done.at, outcome)
+                self.ran(placed, done.began, done.ended, done.has_spread, &tokens);
+                self.answered(program, done.at, tokens)
             }
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    fn answered(&mut self, program: &CompiledPiece, at: u32, outcome: Outcome) -> Result<()> {
+    fn answered(&mut self, program: &CompiledPiece, at: u32, mut tokens: Tokens) -> Result<()> {
         let stages = stages(&program.code)?;
-        let Some(mut tokens) = outcome.done() else {
-            return Err(waited());
-        };
         hand_on(stages, &stages.nodes[at as usize], &mut tokens, self.frames.root_slots());
         Ok(())
     }
 
     /// Records the duration of a node where it is measured or traced.
-    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant, has_spread: bool) {
+    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant, has_spread: bool, tokens: &[Option<Token>]) {
         if self.lanes.measures && placed.is_pure {
             self.lanes.took(placed.node, ended - began, has_spread);
         }
         if let Some(trace) = &mut self.trace {
-            trace.ran(placed.node, began, ended);
+            trace.ran(placed.node, began, ended, made(tokens));
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use meshtf_graph::trace::{DeviceTrace, NodeTrace};
+use meshtf_graph::trace::{DeviceTrace, NodeTrace, OutputTrace};
 use meshtf_tensor::device::DeviceName;
 
 use crate::program::{CONTROL, PieceCode};
+use crate::token::Token;
 
 /// Most runs of nodes that one step records; the later iterations of a loop may be missing.
 const MOST_RUNS: usize = 1 << 20;
@@ -20,12 +21,13 @@ pub(super) struct Trace {
     waiting: HashMap<u64, Instant>,
 }
 
-/// One run of a node: its times, and the number of bytes that it sent.
+/// One run of a node: its times, the number of bytes that it sent, and the tensors that it made.
 struct NodeRun {
     node: u32,
     since: Instant,
     until: Instant,
     sent_bytes: usize,
+    outputs: Vec<OutputTrace>,
 }
 
 impl Trace {
@@ -34,14 +36,14 @@ impl Trace {
     }
 
     /// Records that the node has run.
-    pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
-        self.add(NodeRun { node, since, until, sent_bytes: 0 });
+    pub fn ran(&mut self, node: u32, since: Instant, until: Instant, outputs: Vec<OutputTrace>) {
+        self.add(NodeRun { node, since, until, sent_bytes: 0, outputs });
     }
 
     /// Records that the node has sent a value of `sent_bytes`, or received one if that is 0.
     pub fn passed(&mut self, node: u32, sent_bytes: usize) {
         let now = Instant::now();
-        self.add(NodeRun { node, since: now, until: now, sent_bytes });
+        self.add(NodeRun { node, since: now, until: now, sent_bytes, outputs: Vec::new() });
     }
 
     fn add(&mut self, run: NodeRun) {
@@ -58,7 +60,7 @@ impl Trace {
     /// Records that an op has the answer it waited for.
     pub fn woke(&mut self, wait: u64, node: u32) {
         if let Some(since) = self.waiting.remove(&wait) {
-            self.ran(node, since, Instant::now());
+            self.ran(node, since, Instant::now(), Vec::new());
         }
     }
 
@@ -78,7 +80,7 @@ impl Trace {
         };
         let (instant, time) = self.began;
         let began_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        let run = |NodeRun { node, since, until, sent_bytes }: NodeRun| {
+        let run = |NodeRun { node, since, until, sent_bytes, outputs }: NodeRun| {
             let of = &code.nodes[node as usize];
             NodeTrace {
                 name: of.name.clone(),
@@ -87,8 +89,23 @@ impl Trace {
                 start_ns: began_ns + since.saturating_duration_since(instant).as_nanos() as u64,
                 took_ns: until.saturating_duration_since(since).as_nanos() as u64,
                 sent_bytes: sent_bytes as u64,
+                outputs,
             }
         };
         DeviceTrace { device: device.clone(), nodes: self.runs.into_iter().map(run).collect() }
     }
+}
+
+/// The tensors among the outputs of a node.
+pub(super) fn made(tokens: &[Option<Token>]) -> Vec<OutputTrace> {
+    let one = |(port, token): (usize, &Option<Token>)| match token {
+        Some(Token::Value(value)) => Some(OutputTrace {
+            port: port as u32,
+            dtype: value.dtype(),
+            shape: value.shape().clone(),
+            bytes: value.byte_len() as u64,
+        }),
+        _ => None,
+    };
+    tokens.iter().enumerate().filter_map(one).collect()
 }

@@ -122,6 +122,27 @@ fn a_shuffling_queue_must_keep_less_than_it_holds() {
 }
 
 #[test]
+fn a_queue_is_closed_once_those_that_came_before_have_put_their_elements() {
+    let graph = graph(
+        "
+        q = FIFOQueueV2 component_types=<int32> shapes={[]} capacity=1
+        x = Const is=(1,2)
+        puts = QueueEnqueueManyV2 q x
+        get = QueueDequeueV2 q component_types=<int32>
+        is_closed = QueueIsClosedV2 q
+        close = QueueCloseV2 q",
+    );
+    let mut cluster = Cluster::new(1);
+    let puts = cluster.start(&graph, &[], &["^puts"], 1).unwrap();
+    let close = cluster.start(&graph, &[], &["^close"], 1).unwrap();
+    check_each(&mut cluster, &graph, &[("get", &[1])]);
+    assert_eq!(cluster.wait(puts).unwrap(), []);
+    assert_eq!(cluster.wait(close).unwrap(), []);
+    cluster.check(&graph, &[], &[("is_closed", "true")]);
+    check_each(&mut cluster, &graph, &[("get", &[2])]);
+}
+
+#[test]
 fn so_many_ops_wait_in_a_queue_and_no_more() {
     let text = "
         q = FIFOQueueV2 component_types=<int32> shapes={[]} capacity=1

@@ -343,3 +343,18 @@ fn rows_are_gathered_without_a_copy_of_their_variable() {
         (Code::InvalidArgument, "indices[1] = 5000 is not in [0, 5000)")
     );
 }
+
+#[test]
+fn an_output_that_nobody_may_use_has_the_shape_that_its_node_states() {
+    let graph = graph(
+        "
+        whole = FakeParam dtype=float32 shape=[2,3]
+        open = FakeParam dtype=string shape=[?,3]
+        a = Shape whole
+        b = Shape open",
+    );
+    let mut cluster = Cluster::new(1);
+    let got = cluster.run(&graph, &[], &["a", "b"]).unwrap();
+    let sizes: Vec<Vec<i64>> = got.iter().map(|sizes| sizes.to_i64s().unwrap()).collect();
+    assert_eq!(sizes, [[2, 3], [0, 3]]);
+}

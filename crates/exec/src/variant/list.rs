@@ -184,21 +184,37 @@ impl List {
     }
 
     /// All elements concatenated along their first dimension, and the length of each. `leading` are the lengths of the elements
-    /// that were never set.
+    /// that were never set; those that it does not state have the length that the shapes state, or that all others have.
     pub fn concat(&self, stated: &PartialShape, leading: &[i64]) -> Result<(Tensor, Tensor)> {
-        let but_first = |shape: &PartialShape| match &shape.0 {
-            Some(dims) if dims.is_empty() => {
-                Err(Failure::invalid("Concat requires elements to be at least vectors, found scalars instead."))
-            }
-            Some(dims) => Ok(PartialShape(Some(dims[1..].to_vec()))),
-            None => Ok(PartialShape::UNKNOWN),
+        let whole = merged(&self.shape, stated)?;
+        let (first, mut rest) = match &whole.0 {
+            None => (None, PartialShape::UNKNOWN),
+            Some(dims) => match dims.split_first() {
+                Some((first, rest)) => (*first, PartialShape(Some(rest.to_vec()))),
+                None => {
+                    let why = "Concat requires elements to be at least vectors, found scalars instead.";
+                    return Err(Failure::invalid(why));
+                }
+            },
         };
-        let mut rest = merged(&but_first(&self.shape)?, &but_first(stated)?)?;
-        for item in self.items.iter().flatten() {
-            if let Token::Value(value) = item {
-                rest = merged(&rest, &but_first(&value.shape().into())?)?;
+        let mut own = Vec::with_capacity(self.items.len());
+        for (i, item) in self.items.iter().enumerate() {
+            let Some(Token::Value(value)) = item else { continue };
+            let Some((&length, after)) = value.shape().dims().split_first() else {
+                let why = format!("Concat saw a scalar shape at index {i} but requires at least vectors.");
+                return Err(Failure::invalid(why));
+            };
+            rest = merged(&rest, &PartialShape(Some(after.iter().map(|&size| Some(size)).collect())))?;
+            if let Some(first) = first.filter(|&first| first != length) {
+                return Err(Failure::invalid(format!(
+                    "First entry of element_shape input does not match the first dim of list element at index: {i} \
+                     Expected: {first} Actual: {length}"
+                )));
             }
+            own.push(length);
         }
+        let same = own.first().copied().filter(|same| own.iter().all(|length| length == same));
+        let usual = first.or(same);
         let rest = rest.known().ok_or_else(|| {
             let whose = if self.items.is_empty() { "an empty tensor list" } else { "a list of uninitialized tensors" };
             Failure::invalid(format!(
@@ -208,7 +224,8 @@ impl List {
         let mut parts: Vec<Tensor> = Vec::with_capacity(self.items.len());
         let mut lengths = Vec::with_capacity(self.items.len());
         for (i, item) in self.items.iter().enumerate() {
-            let part = match (item, leading.get(i).and_then(|&length| usize::try_from(length).ok())) {
+            let length = leading.get(i).map_or(usual, |&length| usize::try_from(length).ok());
+            let part = match (item, length) {
                 (Some(item), _) => item.clone().host()?,
                 (None, Some(length)) => {
                     let shape: Shape = std::iter::once(length).chain(rest.dims().iter().copied()).collect();

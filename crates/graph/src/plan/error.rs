@@ -129,6 +129,9 @@ impl From<PlanError> for Failure {
             PlanError::NoSuchDevice { node, op, is_task_down: true, .. } => {
                 failure.at_node(node, op).because(Reason::TaskDown)
             }
+            PlanError::Handle { usage: Use::Fetch, node, op, .. } => {
+                failure.at_node(node, op).because(Reason::HandleFetched)
+            }
             PlanError::NoSuchPort { node, op, .. }
             | PlanError::Handle { node, op, .. }
             | PlanError::FedReference { node, op, .. }

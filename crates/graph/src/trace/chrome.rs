@@ -86,10 +86,9 @@ mod tests {
         NodeTrace {
             name: name.to_owned(),
             op: op.to_owned(),
-            inputs: vec![],
             start_ns: start_us * 1000,
             took_ns: took_us * 1000,
-            sent_bytes: 0,
+            ..NodeTrace::default()
         }
     }
 

@@ -98,10 +98,9 @@ mod tests {
         NodeTrace {
             name: name.into(),
             op: "Neg".into(),
-            inputs: Vec::new(),
             start_ns: start_us * 1000,
             took_ns: took_us * 1000,
-            sent_bytes: 0,
+            ..NodeTrace::default()
         }
     }
 

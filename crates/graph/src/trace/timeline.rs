@@ -370,6 +370,7 @@ mod tests {
             start_ns: start_us * 1000,
             took_ns: took_us * 1000,
             sent_bytes,
+            outputs: Vec::new(),
         }
     }
 

@@ -146,7 +146,11 @@ fn one_hot<T: Moved>(
 }
 
 fn tile(x: Tensor, multiples: &Tensor) -> Result<Tensor> {
-    let counts = vector(multiples, "multiples", false)?;
+    if multiples.rank() != 1 {
+        let why = format!("Expected multiples to be 1-D, but got shape {}", multiples.shape());
+        return Err(Failure::invalid(why));
+    }
+    let counts = multiples.to_i64s()?;
     if counts.len() != x.rank() {
         return Err(Failure::invalid(format!(
             "Expected multiples argument to be a vector of length {} but got length {}",

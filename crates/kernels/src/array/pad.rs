@@ -44,11 +44,19 @@ pub(super) fn register(ops: &mut Registry) {
 
 /// The number of elements to add before and after each dimension.
 fn paddings_of(paddings: &Tensor, rank: usize) -> Result<Vec<(usize, usize)>> {
-    if paddings.dims() != [rank, 2] && !(rank == 0 && paddings.is_empty()) {
-        return Err(Failure::invalid(format!(
-            "paddings must be a matrix with 2 columns and a row for each of {rank} dimensions: got shape {}",
-            paddings.shape()
-        )));
+    match paddings.dims() {
+        [rows, 2] if *rows == rank => {}
+        [rows, 2] => {
+            let why = format!(
+                "The first dimension of paddings must be the rank of inputs: paddings have {rows} rows for rank {rank}"
+            );
+            return Err(Failure::invalid(why));
+        }
+        _ if rank == 0 && paddings.is_empty() => {}
+        _ => {
+            let why = format!("paddings must be a matrix with 2 columns: {}", paddings.shape());
+            return Err(Failure::invalid(why));
+        }
     }
     paddings
         .to_i64s()?

@@ -89,7 +89,10 @@ fn dense<T: Moved>(
     otherwise: &Tensor,
     checks: bool,
 ) -> Result<Tensor> {
-    let dims = vector(shape, "output_shape", false)?;
+    if shape.rank() != 1 {
+        return Err(Failure::invalid(format!("output_shape should be a vector, got shape {}", shape.shape())));
+    }
+    let dims = shape.to_i64s()?;
     let shape = Shape::from_i64s(&dims)?;
     let rows = match indices.dims() {
         [] => 1,

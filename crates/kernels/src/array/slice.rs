@@ -284,8 +284,10 @@ fn split_v(inputs: Inputs, count: usize) -> Result<Outputs> {
     }
     let sizes: Vec<usize> = stated
         .iter()
-        .map(|&n| {
-            usize::try_from(if n == -1 { rest } else { n }).map_err(|_| Failure::invalid("Split size must be >= 0"))
+        .enumerate()
+        .map(|(i, &n)| {
+            usize::try_from(if n == -1 { rest } else { n })
+                .map_err(|_| Failure::invalid(format!("Split size at index {i} must be >= 0. Got: {n}")))
         })
         .collect::<Result<_>>()?;
     parts(x, at, &sizes)

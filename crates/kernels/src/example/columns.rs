@@ -224,8 +224,10 @@ impl<'a> DenseRows<'a> {
             if default.is_empty() && self.of.count() != Some(0) {
                 let name = at.name.as_deref().unwrap_or("<unknown>");
                 let what = if at.what == "Key" { "Feature" } else { at.what };
-                let why =
-                    format!("Name: {name}, {what}: {key} (data type: {dtype}) is required but could not be found.");
+                let why = format!(
+                    "Name: {name}, {what}: {key} (data type: {}) is required but could not be found.",
+                    dtype.proto_name().to_lowercase()
+                );
                 return Err(Failure::invalid(why));
             }
             self.values.reserve(default.len())?;

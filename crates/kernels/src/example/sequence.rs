@@ -222,8 +222,9 @@ fn dense_list<'a>(
     if found.is_none() && !may_miss.contains(key) {
         let name = name.unwrap_or("<unknown>");
         let why = format!(
-            "Name: {name}, Feature list: {key} (data type: {dtype}) is required but could not be found.  Did you mean to include \
-             it in feature_list_dense_missing_assumed_empty or feature_list_dense_defaults?"
+            "Name: {name}, Feature list: {key} (data type: {}) is required but could not be found.  Did you mean to include \
+             it in feature_list_dense_missing_assumed_empty or feature_list_dense_defaults?",
+            dtype.proto_name().to_lowercase()
         );
         return Err(Failure::invalid(why));
     }

@@ -88,8 +88,9 @@ pub(super) fn register(ops: &mut Registry) {
     ops.insert(
         "Softplus",
         floats!(T => {
-            // Beyond these, ln(1 + e^x) equals e^x, or x, within rounding.
-            let threshold = T::from_f64(epsilon(T::DTYPE).ln()) + T::from_f64(2.0);
+            // Beyond these, ln(1 + e^x) equals e^x, or x, within rounding. TensorFlow's epsilon of float16 is an eighth of it.
+            let epsilon = if T::DTYPE == DType::F16 { epsilon(T::DTYPE) / 8.0 } else { epsilon(T::DTYPE) };
+            let threshold = T::from_f64(epsilon.ln()) + T::from_f64(2.0);
             unary(move |x: T| {
                 if x > -threshold {
                     x

@@ -160,6 +160,12 @@ impl Windows {
 
     fn given(input: &Shape, rows: &Tensor, columns: &Tensor, overlaps: bool) -> Result<Windows> {
         let starts = [vector(rows, "row_pooling_sequence", false)?, vector(columns, "col_pooling_sequence", false)?];
+        for (starts, of) in starts.iter().zip(["Row", "Column"]) {
+            if starts.iter().any(|&at| at < 0) {
+                let why = format!("{of} sequence tensor values must not be negative, got {starts:?}");
+                return Err(Failure::invalid(why));
+            }
+        }
         Windows::new(input, &starts, overlaps)
     }
 

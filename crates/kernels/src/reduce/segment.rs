@@ -166,6 +166,9 @@ fn unsorted<T: Ring>(
     start: T,
     fold: impl Fn(T, T) -> T + Copy + Sync,
 ) -> Result<Tensor> {
+    if n.rank() > 0 {
+        return Err(Failure::invalid(format!("num_segments should be a scalar, not shape {}", n.shape())));
+    }
     let segments = call::size(n, "num_segments")?;
     if !data.dims().starts_with(ids.dims()) {
         return Err(Failure::invalid(format!(

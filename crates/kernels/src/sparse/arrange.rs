@@ -81,8 +81,11 @@ fn reshape(indices: &Tensor, shape: &Tensor, new: &Tensor) -> Result<Outputs> {
         let known = to.iter().filter(|&&size| size != -1).try_fold(1i64, |product, &size| product.checked_mul(size));
         let rest = known.filter(|&known| known > 0 && total as i64 % known == 0).map(|known| total as i64 / known);
         to[at] = rest.ok_or_else(|| {
-            let why = "Input to reshape is a SparseTensor with as many dense values as the requested shape cannot have";
-            Failure::invalid(format!("{why}: {total} for {:?}", vector(new, "Target shape", false).unwrap_or_default()))
+            let of = known.map_or("more elements than there can be".to_owned(), |known| known.to_string());
+            Failure::invalid(format!(
+                "Input to reshape is a SparseTensor with {total} dense values, but the requested shape requires a multiple \
+                 of {of}. input_shape={from:?} output_shape={to:?}"
+            ))
         })?;
     }
     let wanted = Shape::from_i64s(&to)?.elements();

@@ -117,6 +117,8 @@ enum Encoding {
     /// Big-endian unless a byte order mark at the beginning states otherwise.
     Utf16Marked,
     Utf32Marked,
+    /// One whose characters stand in a table, of one to four bytes each.
+    Table(&'static encoding_rs::Encoding),
 }
 
 /// A character of a text, and the number of its bytes.
@@ -139,13 +141,13 @@ impl Encoding {
             "UTF32" => Encoding::Utf32Marked,
             "UTF32BE" => Encoding::Utf32 { is_big: true },
             "UTF32LE" => Encoding::Utf32 { is_big: false },
-            _ => {
-                let why = format!(
+            _ => Encoding::Table(table_named(name).ok_or_else(|| {
+                Failure::invalid(format!(
                     "Could not create converter for input encoding: {name}; there are UTF-8, UTF-16, UTF-32 (with BE or LE), \
-                     US-ASCII and ISO-8859-1"
-                );
-                return Err(Failure::invalid(why));
-            }
+                     US-ASCII, the ISO-8859 and windows-125x families, Shift_JIS, EUC-JP, EUC-KR, GBK, GB18030, Big5, KOI8-R, \
+                     KOI8-U, IBM866 and macintosh"
+                ))
+            })?),
         })
     }
 
@@ -206,6 +208,7 @@ impl Iterator for Characters<'_> {
             Encoding::Utf32 { is_big } => utf32(self.left, is_big),
             Encoding::Utf16Marked => utf16(self.left, true),
             Encoding::Utf32Marked => utf32(self.left, true),
+            Encoding::Table(encoding) => in_table(self.left, encoding),
         };
         self.left = &self.left[bytes..];
         let bytes = bytes + std::mem::take(&mut self.skipped);
@@ -250,6 +253,44 @@ fn utf32(text: &[u8], is_big: bool) -> (Option<u32>, usize) {
     let Some(four) = text.get(..4).and_then(|four| <[u8; 4]>::try_from(four).ok()) else { return (None, text.len()) };
     let code = if is_big { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) };
     (char::from_u32(code).map(u32::from), 4)
+}
+
+/// The encoding of a name, of those without a state that lasts longer than a character.
+fn table_named(name: &str) -> Option<&'static encoding_rs::Encoding> {
+    use encoding_rs::{BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS, X_USER_DEFINED};
+    let plain = name.to_ascii_lowercase().replace('_', "-");
+    let label = match &*plain {
+        "cp932" => "shift_jis",
+        "cp936" => "gbk",
+        "cp949" => "euc-kr",
+        "cp950" => "big5",
+        "eucjp" => "euc-jp",
+        other => other,
+    };
+    let encoding = encoding_rs::Encoding::for_label_no_replacement(label.as_bytes())?;
+    let has_no_state = [BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS].contains(&encoding)
+        || (encoding.is_single_byte() && encoding != X_USER_DEFINED);
+    has_no_state.then_some(encoding)
+}
+
+/// As [`utf8`], for an encoding with a table.
+fn in_table(text: &[u8], encoding: &'static encoding_rs::Encoding) -> (Option<u32>, usize) {
+    use encoding_rs::DecoderResult;
+    let decode = |bytes: &[u8], is_last: bool| {
+        let mut units = [0u16; 4];
+        let mut decoder = encoding.new_decoder_without_bom_handling();
+        let (result, _, count) = decoder.decode_to_utf16_without_replacement(bytes, &mut units, is_last);
+        (matches!(result, DecoderResult::InputEmpty), char::decode_utf16(units.into_iter().take(count)).next())
+    };
+    let most = text.len().min(4);
+    for bytes in 1..=most {
+        if let (true, Some(Ok(character))) = decode(&text[..bytes], true) {
+            return (Some(u32::from(character)), bytes);
+        }
+    }
+    // The beginning of a character at the end of the text, or none.
+    let is_cut_off = most == text.len() && matches!(decode(text, false), (true, None));
+    (None, if is_cut_off { text.len() } else { 1 })
 }
 
 /// The code points of each string, as a ragged tensor, and, if requested, the byte offset of each.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use meshtf_graph::Graph;
 use meshtf_graph::plan::{Mode, PieceOp, Plan, late_feed, needed_feeds};
+use meshtf_graph::{FED_ANY_SHAPE, Graph};
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -150,5 +150,8 @@ fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
 fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
     let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
     let node = graph.node(output.node);
-    node.attrs.shape("shape").ok().filter(|_| node.op.is_fed).cloned().unwrap_or_default()
+    if !node.op.is_fed || node.attrs.get(FED_ANY_SHAPE).is_some() {
+        return PartialShape::UNKNOWN;
+    }
+    node.attrs.shape("shape").cloned().unwrap_or_default()
 }

@@ -201,7 +201,7 @@ impl ClientRun {
             plan.check_feed(feed as usize, tensor)?;
             if !self.unfed.contains(&feed) {
                 let name = &feed_names[feed as usize];
-                return Err(Failure::invalid(format!("{name} was already fed to this partial run")));
+                return Err(Failure::invalid(format!("the feed {name} of this partial run has already been fed.")));
             }
         }
         for &fetch in &fed.wanted {

@@ -16,7 +16,8 @@ def state():
     raw.Variable(shape=[], dtype="float32"), raw.Variable(shape=[2], dtype="float32")
     raw.ReadVariableOp(resource=handle(), dtype="float32"), raw.VariableShape(input=handle())
     raw.ReadVariableOp(resource=raw.Identity(input=handle()), dtype="float32")
-    raw.IsVariableInitialized(ref=one()), raw.VarIsInitializedOp(resource=handle())
+    raw.IsVariableInitialized(ref=one()), raw.VarIsInitializedOp(resource=handle()), raw.DestroyResourceOp(resource=handle())
+    raw.FakeParam(dtype="float32", shape=[2, 3]), raw.FakeParam(dtype="string", shape=tf.TensorShape(None))
     open_ = raw.VariableV2(shape=tf.TensorShape(None), dtype="float32")
     for ref in (one, lambda: open_):
         for value in ([4, 3], [N, 3], N):
