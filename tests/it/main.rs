@@ -18,6 +18,7 @@ mod exits;
 mod export;
 mod fair;
 mod faults;
+mod feeds;
 mod grpc;
 mod guard;
 mod inputs;
