@@ -61,6 +61,7 @@ mod top;
 mod trace;
 mod train;
 mod trained;
+mod tuned;
 mod variable;
 mod verify;
 mod written;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use meshtf::program_file::{self, Ports};
+use meshtf::program_file::{self, Ports, Tuning};
 use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
 use meshtf::trainer::unseen::Unseen;
@@ -24,6 +24,7 @@ use meshtf_weights::map::Rules;
 use super::Trouble;
 use super::feeds::{Fed, FeedArgs, Of};
 use super::predictions::Header;
+use super::tuned::{Model, read_for_weights};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
@@ -99,14 +100,19 @@ pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Tro
 }
 
 /// As [`read_program`], with the inputs and outputs of a model: those of a signature, where it has several.
-pub(super) fn read_with_ports(path: &Path, signature: Option<&str>) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
+pub(super) fn read_with_ports(path: &Path, signature: Option<&str>) -> Result<Model, Trouble> {
+    read_tuned(path, signature, Tuning::default())
+}
+
+/// As [`read_with_ports`]; parts of an ONNX model are read in another way.
+pub(super) fn read_tuned(path: &Path, signature: Option<&str>, tuning: Tuning) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
-    let read = program_file::read_at(path, &bytes, &mut beside, signature);
+    let read = program_file::read_at(path, &bytes, &mut beside, signature, tuning);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => match no_graph(path, &error) {
@@ -220,7 +226,7 @@ impl GraphArgs {
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph, bytes, ports) = read_with_ports(&self.graph, self.signature.as_deref())?;
+        let (program, graph, bytes, ports) = read_for_weights(&self.graph, self.signature.as_deref(), weights, &[])?;
         let named = |names: &[String]| names.iter().map(|name| ports.tensor(name).to_owned()).collect();
 
         // Explicit fetches or targets mean that the current values of the variables are kept.

@@ -46,6 +46,7 @@ mod status;
 mod surface;
 mod texts;
 mod training;
+mod tuned;
 mod unauthenticated;
 mod walk;
 mod web;
