@@ -43,8 +43,11 @@ pub fn replaced(
     Ok(written)
 }
 
+/// A new message in place of one; `None` if it stays.
+type Change<'c> = dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>> + 'c;
+
 /// A message in which each field of this number, a message, is replaced by the result of `change`, if it has one.
-fn rewritten(bytes: &[u8], number: u32, change: &mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Vec<u8>> {
+fn rewritten(bytes: &[u8], number: u32, change: &mut Change) -> Result<Vec<u8>> {
     let damaged = |error: prost::DecodeError| Failure::invalid(format!("it is damaged: {error}"));
     let mut rest = bytes;
     let mut all = Vec::new();
