@@ -1,5 +1,6 @@
 //! Files of programs: the functions that recognise graph.json, GraphDef, MetaGraph, SavedModel and ONNX by their content.
 
+pub mod extension;
 pub mod saved;
 mod vocabulary;
 
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use meshtf_graph::graphdef::meta;
 use meshtf_graph::{Beside, FormatError, Program};
-use meshtf_onnx::Port;
+pub use meshtf_onnx::Tuning;
+use meshtf_onnx::{Port, Variable};
 use meshtf_tensor::failure::Failure;
 
 /// The inputs and outputs of a model, whose names a graph does not have. Empty for other formats.
@@ -20,8 +22,10 @@ pub struct Ports {
     named: Vec<(String, String)>,
     /// The tensors of its inputs.
     fed: Vec<String>,
-    /// Whether it is a SavedModel or a MetaGraph, whose `init` restores what the file has.
+    /// Whether `init` restores the values that the file has: of a SavedModel, of a MetaGraph, of the variables of an ONNX model.
     pub is_model: bool,
+    /// The initializers of an ONNX model that are variables.
+    pub variables: Vec<Variable>,
 }
 
 impl Ports {
@@ -75,6 +79,11 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
 /// # Errors
 /// As [`read`], and if such a file cannot be read.
 pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<(Program, Ports), FormatError> {
+    read_tuned(bytes, beside, Tuning::default())
+}
+
+/// As [`read_beside`]; parts of an ONNX model are read in another way.
+fn read_tuned(bytes: &[u8], beside: &mut Beside, tuning: Tuning) -> Result<(Program, Ports), FormatError> {
     if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
         return saved::program(saved::served(bytes)?, (None, Path::new("")), None);
     }
@@ -84,10 +93,13 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<(Program, Ports)
     if !meshtf_onnx::is_model(bytes) {
         return Ok((meshtf_train::model::file::read_beside(bytes, beside)?, Ports::default()));
     }
-    let model = meshtf_onnx::read(bytes, beside)?;
+    let model = meshtf_onnx::read_tuned(bytes, beside, tuning)?;
     let fetch = model.outputs.iter().map(|port| port.tensor.clone()).collect();
-    let program = Program { nodes: model.nodes, fetch, ..Program::default() };
-    Ok((program, Ports { inputs: model.inputs, outputs: model.outputs, ..Ports::default() }))
+    let is_model = model.init.is_some();
+    let init = model.init.into_iter().collect();
+    let program = Program { nodes: model.nodes, fetch, init, ..Program::default() };
+    let (inputs, outputs, variables) = (model.inputs, model.outputs, model.variables);
+    Ok((program, Ports { inputs, outputs, variables, is_model, ..Ports::default() }))
 }
 
 /// The file of the program at a path: a SavedModel is a folder.
@@ -96,8 +108,13 @@ pub fn file_of(path: &Path) -> PathBuf {
     if saved.is_file() { saved } else { path.to_owned() }
 }
 
+/// Whether a file is an ONNX model, whose initializers may be variables.
+pub fn has_initializers(bytes: &[u8]) -> bool {
+    meshtf_onnx::is_model(bytes)
+}
+
 /// As [`read_beside`], for a file at a path: variables of a SavedModel or a MetaGraph have the values that lie next to it, and
-/// feeds and fetches the names of a signature.
+/// feeds and fetches the names of a signature. `tuning` is for an ONNX model.
 ///
 /// # Errors
 /// As [`read_beside`]; if there is no such signature, or the values do not fit.
@@ -106,6 +123,7 @@ pub fn read_at(
     bytes: &[u8],
     beside: &mut Beside,
     signature: Option<&str>,
+    tuning: Tuning,
 ) -> Result<(Program, Ports), FormatError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
@@ -124,6 +142,6 @@ pub fn read_at(
                 "it has no signatures, and so none named {name:?}: --signature is for a SavedModel or a MetaGraph"
             ),
         }),
-        None => read_beside(bytes, beside),
+        None => read_tuned(bytes, beside, tuning),
     }
 }

@@ -17,7 +17,6 @@ use meshtf_train::file::{GenerateSection, read_data, read_generate};
 
 use self::alphabet::Alphabet;
 use self::sampler::Sampler;
-use super::inputs::read_graph;
 use super::paint::{mention, warn};
 use super::trained::TrainedArgs;
 use super::{Exit, Outcome, Trouble, output};
@@ -69,7 +68,7 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub(super) async fn generate(args: Args, budget: Arc<Budget>) -> Outcome {
-    let (_, graph) = read_graph(&args.trained.graph)?;
+    let graph = args.trained.graph()?;
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.trained.from().display()));
     let text = args.trained.text()?;
     let section = read_generate(&text).map_err(|why| at(&why))?;

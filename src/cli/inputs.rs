@@ -1,34 +1,30 @@
 //! The inputs that `submit`, `run` and `plan` share: a graph file, feeds and fetches.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use meshtf::program_file::{self, Ports};
+use meshtf::program_file::{self, Ports, Tuning};
+use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
-use meshtf::trainer::folder::other_image;
-use meshtf::trainer::stored::fits;
 use meshtf::trainer::unseen::Unseen;
-use meshtf::trainer::weights::{At, check_weights};
-use meshtf::trainer::{Fits, reads_alike};
+use meshtf::trainer::weights::At;
 use meshtf::weight_file;
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, Signature};
-use meshtf_graph::{
-    self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program, split_tensor_name,
-};
+use meshtf_graph::{self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
-use meshtf_train::data::{FilePart, read_tensor};
-use meshtf_train::file::{self, DataSection, DataSource, Take, read_data};
+use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Tensor};
+use meshtf_train::file;
 use meshtf_weights::map::Rules;
 
 use super::Trouble;
-use super::paint::mention;
+use super::feeds::{Fed, FeedArgs, Of};
 use super::predictions::Header;
+use super::tuned::{Model, read_for_weights};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
@@ -49,11 +45,8 @@ pub(super) struct GraphArgs {
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Value of a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
-    /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not.
-    /// For an input of an ONNX model it may also be ONNX's proto, x.pb. Text that begins with @ is quoted, NAME='"@text"'
-    #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
-    feed: Vec<Feed>,
+    #[command(flatten)]
+    feeds: FeedArgs,
     /// Node to run without fetching its outputs; repeatable, or separated by commas
     #[arg(long = "run", value_name = "NODE", value_delimiter = ',')]
     targets: Vec<String>,
@@ -76,59 +69,6 @@ impl MapArgs {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--map {}: {why}", path.display()));
         let text = String::from_utf8(read(path)?).map_err(|_| at(&"it is not text"))?;
         Rules::read(&text).map(Some).map_err(|failure| at(&failure.message))
-    }
-}
-
-/// `--feed NAME=VALUE`, parsed.
-#[derive(Clone, Debug, PartialEq)]
-struct Feed {
-    tensor: String,
-    value: String,
-}
-
-fn feed(text: &str) -> Result<Feed, String> {
-    match text.split_once('=') {
-        Some((tensor, value)) if !tensor.is_empty() && !value.is_empty() => {
-            Ok(Feed { tensor: tensor.to_owned(), value: value.to_owned() })
-        }
-        Some((tensor, "")) if !tensor.is_empty() => {
-            Err(format!("the value is missing; for an empty string use {tensor}='\"\"'"))
-        }
-        _ => Err("expected NAME=VALUE, e.g. x=2.5, x=[[1,2],[3,4]] or x=@x.npy".to_owned()),
-    }
-}
-
-/// A value on the command line as a tensor of `dtype`.
-pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
-    if let Some(file) = value.strip_prefix('@') {
-        let named = FilePart::of(file);
-        let bytes = read(named.file.as_ref()).map_err(|trouble| trouble.to_string())?;
-        let array = read_tensor(&named, bytes).and_then(|array| literal::convert_feed(array, dtype));
-        return array.map_err(|failure| format!("{file}: {}", failure.message));
-    }
-    graph::read_literal(value, dtype).map_err(|failure| {
-        let mut why = failure.message;
-        let list = format!("[{value}]");
-        if value.contains(',') && graph::read_literal(&list, dtype).is_ok() {
-            why.push_str(&format!("; for a list use {list}"));
-        } else if Path::new(value).is_file() {
-            why.push_str(&format!("; for the content of the file use @{value}"));
-        } else if !value.starts_with('{') && !why.contains(dtype.name()) {
-            why.push_str(&format!("; expected {dtype}"));
-        }
-        why
-    })
-}
-
-/// A column of a file as a matrix of one column, if its placeholder takes that.
-fn as_wanted(fed: Tensor, value: &str, graph: &Graph, output: Output) -> Result<Tensor, String> {
-    let node = graph.node(output.node);
-    let Ok(shape) = node.attrs.shape("shape") else { return Ok(fed) };
-    let column = Shape::from([fed.len(), 1]);
-    let is_column = value.starts_with('@') && fed.rank() == 1 && node.op.role == Role::Placeholder;
-    match is_column && !shape.admits(fed.shape()) && shape.admits(&column) {
-        true => fed.reshaped(column).map_err(|failure| failure.message),
-        false => Ok(fed),
     }
 }
 
@@ -160,17 +100,19 @@ pub(super) fn read_program(path: &Path) -> Result<(Program, Graph, Vec<u8>), Tro
 }
 
 /// As [`read_program`], with the inputs and outputs of a model: those of a signature, where it has several.
-pub(super) fn read_with_ports(
-    path: &Path,
-    signature: Option<&str>,
-) -> Result<(Program, Graph, Vec<u8>, Ports), Trouble> {
+pub(super) fn read_with_ports(path: &Path, signature: Option<&str>) -> Result<Model, Trouble> {
+    read_tuned(path, signature, Tuning::default())
+}
+
+/// As [`read_with_ports`]; parts of an ONNX model are read in another way.
+pub(super) fn read_tuned(path: &Path, signature: Option<&str>, tuning: Tuning) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
-    let read = program_file::read_at(path, &bytes, &mut beside, signature);
+    let read = program_file::read_at(path, &bytes, &mut beside, signature, tuning);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => match no_graph(path, &error) {
@@ -284,7 +226,7 @@ impl GraphArgs {
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph, bytes, ports) = read_with_ports(&self.graph, self.signature.as_deref())?;
+        let (program, graph, bytes, ports) = read_for_weights(&self.graph, self.signature.as_deref(), weights, &[])?;
         let named = |names: &[String]| names.iter().map(|name| ports.tensor(name).to_owned()).collect();
 
         // Explicit fetches or targets mean that the current values of the variables are kept.
@@ -309,57 +251,11 @@ impl GraphArgs {
             graph.find_or_nearest(target).map_err(|error| asked("run", target, &error))?;
         }
 
+        let own = fetches.iter().chain(&targets).map(|name| split_tensor_name(name).0);
+        let wanted = own.filter_map(|name| graph.find(name)).collect();
+        let of = Of { path: &self.graph, text: &bytes, graph: &graph, ports: &ports, wanted, weights };
         // The command line's feeds override the file's.
-        let mut feeds: BTreeMap<String, Tensor> = program.feed.into_iter().collect();
-        let mut seen = BTreeSet::new();
-        let (mut trained, mut read) = (None, None);
-        for Feed { tensor, value } in &self.feed {
-            let tensor = &ports.tensor(tensor).to_owned();
-            let output = graph.output(tensor).map_err(|error| feed_error(&graph, tensor, &error))?;
-            if !seen.insert(output) {
-                return Err(Trouble::input(format!(
-                    "--feed {tensor}: {} is fed more than once",
-                    graph.tensor_name(output)
-                )));
-            }
-            let proto = value.strip_prefix('@').filter(|file| file.ends_with(".pb"));
-            let as_trained = match value.strip_prefix('@') {
-                Some(_) if proto.is_some() => None,
-                Some(file) => {
-                    let trained = match &mut trained {
-                        Some(trained) => trained,
-                        None => trained.insert(Trained::read(&self.graph, &bytes, &graph, weights)?),
-                    };
-                    trained
-                        .examples(&graph, output, file)?
-                        .map(|unseen| unseen.whole().map(|whole| (unseen, whole)))
-                        .transpose()?
-                }
-                None => None,
-            };
-            let fed = match as_trained {
-                None if let (Some(file), Some(port)) = (proto, ports.input(tensor)) => {
-                    let bytes = self::read(Path::new(file)).map_err(|trouble| trouble.to_string());
-                    bytes.and_then(|bytes| port.fed(&bytes).map_err(|failure| format!("{file}: {}", failure.message)))
-                }
-                Some((unseen, whole)) => {
-                    unseen.remarks.iter().for_each(mention);
-                    read.get_or_insert(unseen);
-                    Ok(whole)
-                }
-                None if let Some(port) = ports.input(tensor).filter(|port| port.is_list()) => {
-                    let element = port.dtype().map_err(|failure| failure.message);
-                    element.and_then(|dtype| fed(value, dtype)).map(|value| port.fed_tensor(value))
-                }
-                None => {
-                    fed(value, graph.output_type(output).dtype).and_then(|fed| as_wanted(fed, value, &graph, output))
-                }
-            };
-            let fed = fed.map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
-            // The file may have another name for the same tensor, `x:0`.
-            feeds.retain(|name, _| graph.output(name).ok() != Some(output));
-            feeds.insert(tensor.clone(), fed);
-        }
+        let Fed { feeds, files: fed, fits, unseen: read } = self.feeds.read(&of, program.feed.into_iter().collect())?;
         // Reports a node that no step can run now, before the master does.
         if graph.has_refused() {
             let fed: Vec<String> = feeds.keys().cloned().collect();
@@ -375,60 +271,10 @@ impl GraphArgs {
             }
         }
         let feeds = feeds.into_iter().collect();
-        let fits = trained.map(|trained| trained.fits).unwrap_or_default();
         let file = self.graph.clone();
-        let fed = self.feed.iter().filter_map(|feed| feed.value.strip_prefix('@')).map(PathBuf::from);
-        let files = fed.chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
+        let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
         let text = bytes;
         Ok(StepRequest { file, files, graph, ports, feeds, fetches, targets, init, runs_init, text, fits, read })
-    }
-}
-
-/// How the training of a model reads its data.
-struct Trained {
-    data: DataSection,
-    fits: Fits,
-}
-
-impl Trained {
-    /// `text`: the bytes of the graph's file.
-    fn read(file: &Path, text: &[u8], graph: &Graph, weights: Option<At>) -> Result<Trained, Trouble> {
-        let data = read_data(std::str::from_utf8(text).unwrap_or_default());
-        let data = data.map_err(|why| Trouble::input(format!("{}: {why}", file.display())))?;
-        let fits = match weights {
-            Some(at) => {
-                check_weights("--weights", graph, at)?;
-                fits(at.path, at.which)?
-            }
-            None => Fits::default(),
-        };
-        Ok(Trained { data, fits })
-    }
-
-    /// The examples of a file as the training reads it; `None` if it reads other kinds of files for this placeholder.
-    fn examples(&self, graph: &Graph, output: Output, file: &str) -> Result<Option<Unseen>, Trouble> {
-        let name = &graph.node(output.node).name;
-        let source = self.data.feed.iter().find(|(own, _)| own == name).map(|(_, source)| source);
-        let named = FilePart::of(file);
-        if let (None, true, None, true) = (source, self.fits.contains_key(name), &named.part, named.is_table()) {
-            return Err(Trouble::input(format!(
-                "--feed {name}: the model was trained with a table that is described in the section \"data\" of a file; name that \
-                 file in place of this graph, or the columns in {file}:COLUMN,COLUMN"
-            )));
-        }
-        let takes_images = source.is_some_and(|source| source.take == Take::Images);
-        if let Some(why) = other_image(&named.file, Path::new(&named.file)).filter(|_| takes_images) {
-            return Err(Trouble::input(format!("--feed {name}: {why}")));
-        }
-        let is_alike = |source: &&DataSource| {
-            // The part of a table is its columns as they are; that of TFRecords is a feature, which is read as in training.
-            (named.part.is_none() || named.is_records()) && reads_alike(source, named.file.as_ref())
-        };
-        let Some(source) = source.filter(is_alike) else { return Ok(None) };
-        let part = named.part.clone().or_else(|| source.part.clone());
-        let source = DataSource { part, file: named.file, ..source.clone() };
-        let sources = [(name.clone(), source)];
-        Ok(Some(Unseen::read(graph, &sources, &self.data.hold_out_by, &self.fits, false)?))
     }
 }
 
@@ -512,6 +358,11 @@ impl StepRequest {
     /// The tasks that the graph names.
     pub fn tasks(&self) -> Vec<Task> {
         self.graph.tasks()
+    }
+
+    /// Whether the graph's file has the sections of a training.
+    pub fn is_trained(&self) -> bool {
+        file::read(std::str::from_utf8(&self.text).unwrap_or_default()).is_ok()
     }
 
     /// The meaning of the fetches, for records of the examples that were fed, and these examples if they came from a file.

@@ -122,7 +122,7 @@ fn report(path: &Path) -> Result<Report, Trouble> {
             true => meta::read_meta_graph(&bytes),
             false => saved::served(&bytes),
         };
-        let program = program_file::read_at(&file, &bytes, &mut beside, None);
+        let program = program_file::read_at(&file, &bytes, &mut beside, None, Default::default());
         let program = program.map(|(program, ports)| (program, ports.feeds()));
         return of_saved(graph.map_err(wrong)?, is_meta, path, runs(program));
     }

@@ -150,7 +150,7 @@ pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item =
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)], ports: &Ports) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
         return Err(Trouble::input(format!(
-            "--out {}: it is a file; expected a folder, or a file that ends in .csv, .jsonl or .npy",
+            "--out {}: it is a file; expected a folder, or a file that ends in .npy, .npz, .csv, .json or .jsonl",
             folder.display()
         )));
     }

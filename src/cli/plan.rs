@@ -73,10 +73,11 @@ pub struct Args {
 }
 
 pub(super) async fn plan(args: Args) -> Outcome {
-    let job = args.graph.read(None)?;
-    if let Some(path) = &args.weights {
-        let map = args.map.rules()?;
-        check_weights("--weights", &job.graph, At { map: map.as_ref(), ..At::path(path) })?;
+    let map = args.map.rules()?;
+    let weights = args.weights.as_deref().map(|path| At { map: map.as_ref(), ..At::path(path) });
+    let job = args.graph.read(weights)?;
+    if let Some(at) = weights {
+        check_weights("--weights", &job.graph, at)?;
     }
     let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
     let reached = if args.local {

@@ -19,7 +19,6 @@ use meshtf_train::file;
 
 use self::inputs::{Inputs, joined};
 use super::bar::bar;
-use super::inputs::read_graph;
 use super::output::{check_is_no_input, check_out};
 use super::paint::{Paint, mention, warn};
 use super::predictions::{Encoder, Form, Header, OutFile, Record};
@@ -115,7 +114,7 @@ impl Job {
                 Some(Form::of(path).ok_or_else(other)?)
             }
         };
-        let (_, graph) = read_graph(&args.trained.graph)?;
+        let graph = args.trained.graph()?;
         let sections = file::read(&args.trained.text()?);
         let sections = sections.map_err(|why| Trouble::input(format!("{}: {why}", args.trained.from().display())))?;
         check_weights("WEIGHTS", &graph, args.trained.at())?;

@@ -2,7 +2,7 @@
 
 mod file;
 
-pub(super) use self::file::{Encoder, Form, OutFile, save_records};
+pub(super) use self::file::{Encoder, Form, OutFile, csv_line, save_records};
 use meshtf::trainer::answers::{Answer, Meaning};
 use meshtf::trainer::unseen::Id;
 use meshtf_tensor::{DType, Data, Tensor};
@@ -219,7 +219,8 @@ fn fields(answer: &Answer, value: &Tensor, rows: usize, count: usize) -> Result<
     Ok(all.collect())
 }
 
-fn shortest(value: f64) -> f64 {
+/// The shortest decimal that is the same float32.
+pub(super) fn shortest(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
 

@@ -25,6 +25,10 @@ Examples:
   meshtf run graph.json
   meshtf run graph.json --fetch y --feed x=2.5
   meshtf run model.onnx --feed x=@x.npy
+  meshtf run resnet.onnx --feed @cat.jpg --scale 1/255 --top 5 --labels n.txt
+  meshtf run resnet.onnx --feed @photos/ --size 224 --fit crop --out scores.csv
+  meshtf run model.onnx --feed x=@table.csv:a,b --out y.csv
+  meshtf run model.onnx --feed @inputs.npz    each array to its input
   meshtf run saved_model/ --feed input=@x.npy
   meshtf run graph.json --weights state.pt --map map.json
   meshtf run graph.json --backend wgpu --soft-placement")]

@@ -1,7 +1,7 @@
 //! `meshtf submit`: runs a graph on the nodes that are up.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use meshtf::{Client, Init, RunOutput, Session, StepEvent};
 use meshtf_graph::plan::Summary;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::counted;
 use meshtf_weights::map::Rules;
 use serde_json::{Map, json};
 
@@ -23,11 +24,12 @@ use super::guard::GuardArgs;
 use super::inputs::{GraphArgs, MapArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
-use super::predictions::{Form, save_records};
+use super::ranked::{Ranked, TopArgs};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
 use super::signals::{Request, Signals};
 use super::table::{number, per_second};
+use super::written::Destination;
 use super::{Exit, Outcome, Trouble, complete, first_values, output, trace};
 
 /// Run a graph on the nodes that are up
@@ -39,12 +41,14 @@ Examples:
   meshtf submit graph.json
   meshtf submit graph.json --fetch y --feed x=2.5
   meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out out
+  meshtf submit model.onnx --feed left=@a.png --feed right=@b.png --scale 1/255
   meshtf submit train.json --run init
   meshtf submit train.json --init --steps 1000    from the initial values
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
   meshtf submit train.json --run train --steps 100 --trace step.json
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --weights bert.safetensors --map map.json
+  meshtf submit model.onnx --feed @cat.jpg --top 5 --labels imagenet.txt
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
     #[command(flatten)]
@@ -72,10 +76,13 @@ pub(super) struct StepArgs {
     /// Print JSON: values with dtype and shape, and devices; with --every, an object per line
     #[arg(long)]
     json: bool,
-    /// Folder for the values of the last step, DIR/NAME.npy, which are then not printed; or a file .csv, .jsonl or .npy for a
-    /// record of each example that was fed: its id, its class and the probabilities, or its values
-    #[arg(long, value_name = "DIR|FILE")]
+    /// File for the values of the last step, which are then not printed: .npy (one tensor), .npz and .json (all by name), .csv
+    /// and .jsonl (a record for each example: its values; for the file of a training its id, its class and the probabilities);
+    /// or a folder for DIR/NAME.npy. Written whole or not at all
+    #[arg(short, long, visible_alias = "output", value_name = "FILE|DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    top: TopArgs,
     /// Run the file's init even if the variables that it sets have values. Otherwise it runs if none of them has a value, and is
     /// skipped if all have one
     #[arg(long)]
@@ -169,23 +176,21 @@ impl StepArgs {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
         self.trace.as_ref().map_or(Ok(()), |file| output::check_file("--trace", file))?;
-        match &self.out {
-            Some(file) if self.form().is_some() => {
-                output::check_is_no_input(file, job.inputs())?;
-                output::check_out(file)
-            }
-            Some(folder) => {
-                output::check_save(folder, &job.fetch_types()?, &job.ports)?;
-                let files = output::files_of(folder, &job.fetches, &job.ports);
-                files.iter().try_for_each(|file| output::check_is_no_input(file, job.inputs()))
-            }
-            None => Ok(()),
+        let ranking = self.top.ranking()?;
+        if ranking.is_some() && job.fetches.len() != 1 {
+            return Err(Trouble::input(format!(
+                "--top ranks the values of one tensor, and {} are fetched: choose it with --fetch",
+                job.fetches.len()
+            )));
         }
+        let Some(to) = self.destination()? else { return Ok(()) };
+        to.check(job, ranking.is_some())?;
+        self.out.iter().try_for_each(|out| output::check_is_no_input(out, self.top.file()))
     }
 
-    /// The form of --out, if it is a file with a record for each example. Any other name is that of a folder.
-    fn form(&self) -> Option<Form> {
-        Form::of(self.out.as_ref().filter(|out| !out.is_dir())?)
+    /// The destination of the values.
+    fn destination(&self) -> Result<Option<Destination>, Trouble> {
+        self.out.as_deref().map(Destination::of).transpose()
     }
 
     /// Opens a session, runs the steps within a time limit, and shows the results; a signal cancels the steps. `kept` is the
@@ -387,19 +392,20 @@ impl StepArgs {
 
     /// Prints or writes the fetches of the last step, after the `lines` of the others.
     async fn show(&self, job: &StepRequest, ran: &RunOutput, mut lines: Lines) -> Result<(), Trouble> {
-        if let (Some(file), Some(form)) = (&self.out, self.form()) {
-            save_records(file, form, job, &ran.values).await?;
-            if self.json {
-                lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));
-            } else if !self.quiet {
-                eprintln!("{} -> {}", job.fetches.join(", "), file.display());
-            }
+        let to = self.destination()?;
+        if let Some(ranking) = self.top.ranking()? {
+            let (header, _) = job.predictions()?;
+            self.show_ranked(job, ran, &ranking.rank(&header.answers, &ran.values)?, to, &mut lines)?;
             return lines.result();
         }
-        let files = match &self.out {
-            Some(folder) => output::save(folder, &job.fetches, &ran.values, &job.ports)?,
+        let files = match &to {
+            Some(to) => to.write(job, &ran.values).await?,
             None => Vec::new(),
         };
+        if let Some(file) = self.out.as_ref().filter(|_| to.is_some_and(|to| to.is_file())) {
+            self.said(job, file, &mut lines);
+            return lines.result();
+        }
         let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));
         if self.json {
             let devices: Vec<String> = ran.summary.devices.iter().map(|part| part.device.to_string()).collect();
@@ -426,6 +432,43 @@ impl StepArgs {
             values => lines.line(&output::values_text(&job.fetches, values)),
         }
         lines.result()
+    }
+
+    /// Says that the values are in a file.
+    fn said(&self, job: &StepRequest, file: &Path, lines: &mut Lines) {
+        if self.json {
+            lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));
+        } else if !self.quiet {
+            eprintln!("{} -> {}", job.fetches.join(", "), file.display());
+        }
+    }
+
+    /// Prints or writes the best classes.
+    fn show_ranked(
+        &self,
+        job: &StepRequest,
+        ran: &RunOutput,
+        ranked: &Ranked,
+        to: Option<Destination>,
+        lines: &mut Lines,
+    ) -> Result<(), Trouble> {
+        if let (Some(to), Some(file)) = (to, &self.out) {
+            to.write_ranked(ranked)?;
+            self.said(job, file, lines);
+        } else if self.json {
+            let devices: Vec<String> = ran.summary.devices.iter().map(|part| part.device.to_string()).collect();
+            let answer = json!({ "step": self.steps, "devices": devices, "top": ranked.json() });
+            lines.line(&output::json_text(&answer));
+        } else if std::io::stdout().is_terminal() {
+            let (table, left) = ranked.table();
+            lines.line(&table);
+            if left > 0 && !self.quiet {
+                eprintln!("and {}; --out top.csv writes all", counted(left, "more example"));
+            }
+        } else {
+            lines.line(String::from_utf8_lossy(&ranked.csv()).trim_end());
+        }
+        Ok(())
     }
 
     /// Prints the values of one step of many: after the step's number, or below it if they take several lines.

@@ -33,12 +33,12 @@ use tokio::task::block_in_place;
 
 use super::guard::GuardArgs;
 use super::host::HostArgs;
-use super::inputs::read_graph;
 use super::output::check_file;
 use super::paint::{mention, warn};
 use super::reach::Reached;
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
+use super::tuned::read_for_training;
 use super::{Exit, Outcome, Trouble};
 
 /// Maximum number of points of a curve between two printed lines.
@@ -65,12 +65,15 @@ Examples:
   meshtf train digits.json --plot curves.svg --log runs/1
   tensorboard --logdir runs
   meshtf train digits.json --trace steps.json
-  meshtf train model.pb --with train.json")]
+  meshtf train model.pb --with train.json
+  meshtf train model.onnx --with train.json --checkpoint run1")]
 #[command(mut_arg("data", |data| data.help(DATA)))]
 pub struct Args {
-    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
+    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), or an ONNX model, of which the initializers train that
+    /// "variables" in the section "train" matches, as in ["fc.*", "*.bias"]
     graph: PathBuf,
-    /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
+    /// File with the sections "data", "train" and "evaluate", "init" for a GraphDef, and perhaps "nodes" that are added to the
+    /// graph, such as a loss [default: the graph's]
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
     /// Folder for saved states of the training; the state at the end or at an interruption is saved, too
@@ -317,14 +320,12 @@ impl Files {
     fn read(args: &Args) -> Result<Files, Trouble> {
         let from = args.with.as_ref().unwrap_or(&args.graph).clone();
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
-        let (program, graph) = read_graph(&args.graph)?;
         let text = std::fs::read(&from).map_err(|error| at(&error))?;
         let text = String::from_utf8(text)
             .map_err(|_| at(&"it is not text, so it cannot say how to train; use --with FILE"))?;
         let mut sections = file::read(&text).map_err(|why| at(&why))?;
-        if !program.init.is_empty() {
-            sections.init = program.init;
-        }
+        let with = args.with.as_ref().map(|file| (file, text.as_str()));
+        let graph = read_for_training(&args.graph, with, &mut sections)?;
         Ok(Files { from, text, graph, sections })
     }
 

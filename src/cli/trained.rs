@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use meshtf::program_file::extension;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::stored::Which;
 use meshtf::trainer::weights::{At, Weights};
@@ -13,18 +14,20 @@ use meshtf_tensor::memory::Budget;
 use super::host::HostArgs;
 use super::paint::mention;
 use super::signals::Signals;
+use super::tuned::{extend, read_for_weights};
 use super::{Outcome, Trouble};
 
 /// A model, its weights, and where it runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct TrainedArgs {
-    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
+    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), or an ONNX model
     pub graph: PathBuf,
     /// Weights of the model: the folder of a training, whose best weights are used if there are some, else its last state, a
     /// .safetensors or .npz file, or the prefix of a TensorFlow checkpoint
     #[arg(value_name = "WEIGHTS")]
     pub weights: PathBuf,
-    /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
+    /// File with the sections "data", "train" and "evaluate", "init" for a GraphDef, and perhaps "nodes" that are added to the
+    /// graph [default: the graph's]
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
     /// Use the moving averages of the weights, from the training
@@ -54,6 +57,18 @@ impl TrainedArgs {
     /// The weights.
     pub fn at(&self) -> At<'_> {
         At { path: &self.weights, which: self.which(), averages: self.averages, map: None }
+    }
+
+    /// The graph, with the nodes of --with.
+    pub fn graph(&self) -> Result<Graph, Trouble> {
+        let Some(with) = &self.with else {
+            return read_for_weights(&self.graph, None, Some(self.at()), &[]).map(|model| model.1);
+        };
+        let text = self.text()?;
+        let tensors = extension::references(&text);
+        let mut graph = read_for_weights(&self.graph, None, Some(self.at()), &tensors)?.1;
+        extend(&mut graph, with, &text)?;
+        Ok(graph)
     }
 
     /// The text of that file.

@@ -12,7 +12,7 @@ use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::npy;
 use serde_json::json;
 
-use super::inputs::fed;
+use super::feeds::fed;
 use super::paint::Paint;
 use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};

@@ -147,7 +147,7 @@ impl ImageFolder {
 }
 
 /// Whether a file is an image by its name.
-pub(super) fn is_image(path: &Path) -> bool {
+pub fn is_image(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
     ENDINGS.contains(&ending.as_str())
 }

@@ -128,6 +128,14 @@ impl Weights {
     }
 }
 
+/// The names of the tensors at a path, as rules map them.
+///
+/// # Errors
+/// Bad input: there are no weights, or the rules do not fit.
+pub fn names(at: At) -> Result<Vec<String>, Error> {
+    Ok(mapped(at)?.0.tensors.into_iter().map(|entry| entry.name).collect())
+}
+
 /// Lists the tensors at a path under their mapped names; returns the rules that match none, too.
 fn mapped(at: At) -> Result<(Listed, Vec<String>), Error> {
     let mut listed = list(at.path, at.which)?;

@@ -64,7 +64,9 @@ fn files_are_named_in_json_and_written_all_or_not_at_all() {
         ended.complains(&[strings, "string", ".npy"]);
         assert!(!none.exists(), "{strings}");
     }
-    sandbox.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is a file"]);
+    sandbox.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is an input of this run"]);
+    let file = sandbox.file("file", "");
+    sandbox.run(&["run", &graph, "--fetch", "y", "--out", &file]).expect(2).complains(&["it is a file"]);
     // A value never replaces what was fed.
     let fed = format!("y=@{out}/y.npy");
     let over = ["run", &graph, "--fetch", "z/w,y", "--feed", &fed, "--out", &out];

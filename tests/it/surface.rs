@@ -75,7 +75,7 @@ fn values_come_from_tables_and_text() {
     run("z", format!("any=@{table}")).prints("[[2. 5.]\n [6. 8.]]");
     run("n", format!("text=@{text}")).prints("[3 5]");
     run("z", format!("any=@{table}:c")).expect(2).complains(&["--feed any", "there is no column c"]);
-    run("z", format!("any=@{text}")).expect(2).complains(&["--feed any", "expected float32, got string"]);
+    run("z", format!("any=@{text}")).expect(2).complains(&["--feed any", "t.txt: line 1: \"one\" is not a number"]);
 }
 
 #[test]

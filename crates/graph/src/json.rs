@@ -20,7 +20,7 @@ pub use draft::{ROOT_KEYS, is_beside};
 pub use layer_table::{LAYERS, LayerDef, OptionDef, OptionKind, layer_named, layers_like};
 pub use layers::{Expand, Expanded, Layer, NoLayers, constant_bytes};
 use meshtf_tensor::failure::Failure;
-use meshtf_tensor::json::{Fault, Path, Value};
+use meshtf_tensor::json::{Fault, Kind, Path, Value};
 use meshtf_tensor::{DType, Tensor, literal, npy};
 pub use write::{to_json, to_json_beside};
 
@@ -54,6 +54,67 @@ pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
         stated.tensor(stated.dtype.or(Some(dtype)), &mut Budget::new())
     });
     literal::convert_feed(read.map_err(|fault| literal::typed(text, &fault))?, dtype)
+}
+
+/// Reads a file of JSON as a tensor of `dtype`: a literal, or a member of an object. Without the name of a member, the object is
+/// a literal itself, or has one member.
+///
+/// # Errors
+/// InvalidArgument if the text is not JSON, has no such member, or cannot be converted to `dtype`.
+pub fn read_json(text: &str, member: Option<&str>, dtype: DType) -> Result<Tensor, Failure> {
+    let at = |fault: Fault| {
+        let (line, column) = meshtf_tensor::json::position(text, fault.at);
+        Failure::invalid(format!("line {line}, column {column}: {}", fault.why))
+    };
+    let value = meshtf_tensor::json::parse_relaxed(text).map_err(at)?;
+    let (value, key) = match (&value.kind, member) {
+        (Kind::Object(members), None) if is_literal(&value) || members.is_empty() => (&value, None),
+        (Kind::Object(members), member) => {
+            let names: Vec<&str> = members.iter().map(|member| &*member.key).collect();
+            let place = chosen(&names, member)?;
+            (&members[place].value, Some(&*members[place].key))
+        }
+        (_, Some(member)) => {
+            return Err(Failure::invalid(format!("it is {}, and no object with a member {member}", value.describe())));
+        }
+        (_, None) => (&value, None),
+    };
+    let path = key.map_or(Path::Root, |key| Path::Root.key(key));
+    let stated = draft::literal(value, path, &[]).map_err(at)?;
+    let read = stated.tensor(stated.dtype.or(Some(dtype)), &mut Budget::new()).map_err(at)?;
+    literal::convert_feed(read, dtype)
+}
+
+/// The members of an object of JSON that is no literal; `None` for any other text.
+pub fn json_members(text: &str) -> Option<Vec<String>> {
+    let value = meshtf_tensor::json::parse_relaxed(text).ok()?;
+    match &value.kind {
+        Kind::Object(members) if !is_literal(&value) => {
+            Some(members.iter().map(|member| member.key.to_string()).collect())
+        }
+        _ => None,
+    }
+}
+
+fn is_literal(value: &Value) -> bool {
+    value.get("value").is_some()
+}
+
+/// The index of the member with this name, or of the only one.
+fn chosen(names: &[&str], wanted: Option<&str>) -> Result<usize, Failure> {
+    const MAX_NAMED: usize = 8;
+    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+    let all = || format!("{}{more}", names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", "));
+    match wanted {
+        None if names.len() == 1 => Ok(0),
+        None => {
+            Err(Failure::invalid(format!("say which member is meant, as in FILE:{}; there are {}", names[0], all())))
+        }
+        Some(wanted) => names
+            .iter()
+            .position(|name| *name == wanted)
+            .ok_or_else(|| Failure::invalid(format!("there is no member {wanted} in it; there are {}", all()))),
+    }
 }
 
 /// A literal without a context that determines its dtype: in its own dtype if it states one, otherwise with numbers of the

@@ -35,7 +35,7 @@ pub use build::Addition;
 pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
 pub use function::{Function, FunctionBody};
-pub use json::read_literal;
+pub use json::{json_members, read_json, read_literal};
 use meshtf_tensor::DType;
 use meshtf_tensor::device::{DeviceSpec, Task};
 pub use names::UniqueNames;

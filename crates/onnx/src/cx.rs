@@ -39,6 +39,17 @@ pub fn opsets(imports: &[OperatorSetIdProto]) -> Opsets<'_> {
     imports.iter().map(|import| (domain(&import.domain), import.version)).collect()
 }
 
+/// An initializer that is a variable of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variable {
+    /// Its name in the model.
+    pub initializer: String,
+    /// The name of the variable.
+    pub name: String,
+    /// The node that assigns its first value.
+    pub assign: String,
+}
+
 /// A graph of a model, or a subgraph, as it is being lowered.
 pub struct Cx<'o> {
     pub em: Emitter,
@@ -56,6 +67,10 @@ pub struct Cx<'o> {
     lowered: Rc<Cell<usize>>,
     /// Tensors of the file that are beside the model, by the address of their message.
     weights: &'o HashMap<*const crate::proto::TensorProto, (Tensor, Elem)>,
+    /// Whether an initializer of the model is a variable, by its name; `None` in a subgraph.
+    is_variable: Option<&'o dyn Fn(&str) -> bool>,
+    /// The variables.
+    pub variables: Vec<Variable>,
 }
 
 /// A value of the graph around a subgraph.
@@ -92,7 +107,14 @@ impl<'o> Cx<'o> {
             depth: 0,
             lowered: Rc::default(),
             weights,
+            is_variable: None,
+            variables: Vec::new(),
         }
+    }
+
+    /// As [`new`](Cx::new); initializers of these names are variables.
+    pub fn with_variables(self, is_variable: &'o dyn Fn(&str) -> bool) -> Cx<'o> {
+        Cx { is_variable: Some(is_variable), ..self }
     }
 
     /// A graph of its own within this one.
@@ -129,6 +151,17 @@ impl<'o> Cx<'o> {
         self.captured.push((Captured::Name(name.to_owned()), own.clone()));
         self.scopes[0].names.insert(name.to_owned(), own.clone());
         Ok(own)
+    }
+
+    /// The tensor of this name in the model's own graph, or else of one whose node has the name `node`.
+    pub fn value_like(&self, name: &str, node: &str) -> Option<Output> {
+        let names = &self.scopes.first()?.names;
+        let value = names.get(name).or_else(|| {
+            // In a fixed order, should several have the same node.
+            let like = names.keys().filter(|own| crate::node_name(own) == node);
+            names.get(like.min()?)
+        });
+        value?.tensor().ok()
     }
 
     /// A value of this graph or of one around it, and the graph that has it.
@@ -230,14 +263,45 @@ impl<'o> Cx<'o> {
         Ok(output)
     }
 
+    /// A variable that begins with the value of an initializer: its value in a step. The names are those of all variables: the
+    /// value has the variable's own name, which the handle has, too.
+    fn variable(&mut self, initializer: &str, name: &str, value: Tensor) -> Result<Output> {
+        let (dtype, shape) = (value.dtype(), value.shape().clone());
+        let name = self.em.unique(name);
+        let part = |part: &str| format!("{name}/{part}");
+        let made = [part("variable"), part("initial"), part("assign")].map(|name| self.em.unique(&name));
+        let [handle, initial, assign] = made;
+        let attrs = [
+            ("dtype", Attr::Type(dtype)),
+            ("shape", Attr::Shape((&shape).into())),
+            ("shared_name", Attr::Str(name.clone().into_bytes())),
+        ];
+        let handle = self.em.named(handle, "VarHandleOp", &[], &attrs)?;
+        let read = self.em.named(name.clone(), "ReadVariableOp", &[handle], &[("dtype", Attr::Type(dtype))])?;
+        let attrs = [("dtype", Attr::Type(dtype)), ("value", Attr::Tensor(value))];
+        let initial = self.em.named(initial, "Const", &[], &attrs)?;
+        let assigned = [("dtype", Attr::Type(dtype))];
+        self.em.effect(assign.clone(), "AssignVariableOp", &[handle, initial], &assigned)?;
+        self.variables.push(Variable { initializer: initializer.to_owned(), name, assign });
+        Ok(read)
+    }
+
     /// Adds the constants of a graph, and then its nodes.
     ///
     /// # Errors
     /// The first error, with the node's name.
     pub fn graph(&mut self, graph: &GraphProto) -> Result<()> {
+        // Branches that are inlined are no part of the model's own graph.
+        let is_variable = self.is_variable.filter(|_| self.scopes.len() == 1);
         for proto in &graph.initializer {
             let name = self.named_scope(&proto.name);
-            let bound = self.weight(proto).and_then(|(value, elem)| self.held_constant(&name, value, elem));
+            let bound = self.weight(proto).and_then(|(value, elem)| {
+                let is_variable = is_variable.is_some_and(|is_variable| is_variable(&proto.name) || is_variable(&name));
+                match is_variable && value.dtype().is_float() && !elem.is_held() {
+                    true => self.variable(&proto.name, &name, value),
+                    false => self.held_constant(&name, value, elem),
+                }
+            });
             let bound = bound.map_err(|failure| at(failure, &proto.name, "initializer"))?;
             self.bind(&proto.name, bound.into());
         }

@@ -180,13 +180,21 @@ impl Emitter {
     /// # Errors
     /// As [`add`](Emitter::add).
     pub fn named(&mut self, name: String, op: &str, inputs: &[Output], attrs: &[(&str, Attr)]) -> Result<Output> {
+        self.effect(name.clone(), op, inputs, attrs)?;
+        self.graph.output(&name).map_err(Failure::from)
+    }
+
+    /// Adds a node of this very name that may have no output.
+    ///
+    /// # Errors
+    /// As [`add`](Emitter::add).
+    pub fn effect(&mut self, name: String, op: &str, inputs: &[Output], attrs: &[(&str, Attr)]) -> Result<()> {
         let inputs = inputs.iter().map(|&input| self.graph.tensor_name(input)).collect();
         let mut set = Attrs::default();
         for (key, value) in attrs {
             set.set(*key, value.clone());
         }
-        self.extend(vec![NodeDef::on("", name.clone(), op, inputs, set)])?;
-        self.graph.output(&name).map_err(Failure::from)
+        self.extend(vec![NodeDef::on("", name, op, inputs, set)])
     }
 
     /// Adds nodes as they are.

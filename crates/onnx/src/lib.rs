@@ -14,6 +14,7 @@
 //! | `describe` | the content of a model as a list |
 //! | `elem`, `weight` | element types, and the dtypes that hold those that meshtf lacks; constants |
 //! | `save` | the way back: a graph as a model |
+//! | `tuned` | a model with other values of its initializers |
 //! | `node`, `fold` | a node as its rule sees it; constants computed from constants |
 //! | `flow` | subgraphs spliced into branches and loops |
 //! | `value` | protos of tensors, sequences and optionals, which steps are fed and results are written as |
@@ -30,11 +31,13 @@ mod lower;
 mod node;
 pub mod proto;
 pub mod save;
+mod tuned;
 mod value;
 mod weight;
 
 use std::collections::{HashMap, HashSet};
 
+pub use cx::Variable;
 pub use describe::{Description, Weight, describe};
 pub use elem::Elem;
 pub use lower::{Operator, operators};
@@ -44,6 +47,7 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::{DimensionValue, GraphProto, ModelProto, TensorProto, TypeProto, TypeValue};
+pub use tuned::replaced;
 pub use value::{Fed, Shown};
 
 use crate::cx::{Cx, Library};
@@ -61,6 +65,26 @@ pub struct Model {
     pub inputs: Vec<Port>,
     /// Its outputs.
     pub outputs: Vec<Port>,
+    /// Its initializers that are variables.
+    pub variables: Vec<Variable>,
+    /// The node that gives all variables their first values, if there are some.
+    pub init: Option<String>,
+}
+
+/// Parts of a model that are read in another way.
+#[derive(Clone, Copy, Default)]
+pub struct Tuning<'a> {
+    /// Whether an initializer of floats is a variable, by its name. The others are constants.
+    pub is_variable: Option<&'a dyn Fn(&str) -> bool>,
+    /// Values within the model for which there are nodes of their names, as [`node_name`] writes them. Unknown ones are left
+    /// out.
+    pub tensors: &'a [String],
+}
+
+/// The name of the node for a value of a model: characters that a node's name cannot have become `_`, and a `/` at the beginning
+/// is left out.
+pub fn node_name(value: &str) -> String {
+    sanitized(value, "value")
 }
 
 /// An input or output of a model.
@@ -131,8 +155,16 @@ fn decoded(bytes: &[u8]) -> std::result::Result<ModelProto, FormatError> {
 /// The error, the node it is in, and the remedy: a file that is no model or exceeds a limit, an operator that is not supported,
 /// a node that contradicts itself.
 pub fn read(bytes: &[u8], beside: &mut Beside) -> std::result::Result<Model, FormatError> {
+    read_tuned(bytes, beside, Tuning::default())
+}
+
+/// As [`read`], with parts that are read in another way.
+///
+/// # Errors
+/// Those of [`read`]: also for a variable where an operator needs a constant.
+pub fn read_tuned(bytes: &[u8], beside: &mut Beside, tuning: Tuning) -> std::result::Result<Model, FormatError> {
     let proto = decoded(bytes)?;
-    model(&proto, beside).map_err(|failure| match (failure.code, failure.node) {
+    model(&proto, beside, tuning).map_err(|failure| match (failure.code, failure.node) {
         (Code::ResourceExhausted, node) => {
             let node = node.map(|node| format!("node {node}: ")).unwrap_or_default();
             FormatError::NoMemory { why: format!("{node}{}", failure.message) }
@@ -142,7 +174,7 @@ pub fn read(bytes: &[u8], beside: &mut Beside) -> std::result::Result<Model, For
     })
 }
 
-fn model(proto: &ModelProto, beside: &mut Beside) -> Result<Model> {
+fn model(proto: &ModelProto, beside: &mut Beside, tuning: Tuning) -> Result<Model> {
     let graph = proto.graph.as_ref().ok_or_else(|| Failure::invalid("it has no graph"))?;
     let mut functions = HashMap::new();
     for function in &proto.functions {
@@ -157,7 +189,11 @@ fn model(proto: &ModelProto, beside: &mut Beside) -> Result<Model> {
     let mut weights = HashMap::new();
     let mut files = weight::Files::new(beside);
     external(graph, &mut files, &mut weights)?;
-    let mut cx = Cx::new(&library, opsets, &weights);
+    let cx = Cx::new(&library, opsets, &weights);
+    let mut cx = match tuning.is_variable {
+        Some(is_variable) => cx.with_variables(is_variable),
+        None => cx,
+    };
     // Names that users state come first.
     let mut names: HashSet<&str> = HashSet::new();
     let has_value: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
@@ -175,9 +211,33 @@ fn model(proto: &ModelProto, beside: &mut Beside) -> Result<Model> {
     for ((info, value), name) in graph.output.iter().zip(values).zip(named) {
         outputs.push(output(&mut cx, info, value, name)?);
     }
+    let kept = inner(&mut cx, tuning.tensors)?;
+    let variables = std::mem::take(&mut cx.variables);
+    let init = (!variables.is_empty()).then(|| cx.em.reserve("init"));
     cx.em.graph().check_shapes()?;
-    let nodes = reachable(cx.em.into_graph().to_defs(), inputs.iter().chain(&outputs).map(|port| port.tensor.as_str()));
-    Ok(Model { nodes, inputs, outputs })
+    let mut nodes = cx.em.into_graph().to_defs();
+    if let Some(init) = &init {
+        let assigns = variables.iter().map(|variable| format!("^{}", variable.assign)).collect();
+        nodes.push(NodeDef { name: init.clone(), op: "NoOp".to_owned(), inputs: assigns, ..NodeDef::default() });
+    }
+    let ports = inputs.iter().chain(&outputs).map(|port| port.tensor.as_str());
+    let nodes = reachable(nodes, ports.chain(kept.iter().chain(&init).map(String::as_str)));
+    Ok(Model { nodes, inputs, outputs, variables, init })
+}
+
+/// Adds nodes for values within the model; returns their names, and those of nodes that have such a name already.
+fn inner(cx: &mut Cx, wanted: &[String]) -> Result<Vec<String>> {
+    let mut kept = Vec::new();
+    for name in wanted {
+        let own = node_name(name);
+        if cx.em.graph().find(&own).is_none() {
+            let Some(value) = cx.value_like(name, &own) else { continue };
+            // The name may be reserved for the nodes of an operator, which are below it; no node has it.
+            cx.em.named(own.clone(), "Identity", &[value], &[])?;
+        }
+        kept.push(own);
+    }
+    Ok(kept)
 }
 
 /// The opsets whose operators are lowered.

@@ -24,7 +24,7 @@ impl<'b, 'f> Files<'b, 'f> {
     }
 
     /// The bytes that the `external_data` of a tensor names.
-    fn external(&mut self, proto: &TensorProto) -> Result<Bytes> {
+    pub fn external(&mut self, proto: &TensorProto) -> Result<Bytes> {
         let get =
             |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
         let number = |key: &str| match get(key) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use meshtf::trainer::stored::Which;
@@ -13,12 +13,14 @@ use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature};
 use meshtf_graph::op::Role;
 use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
 use meshtf_onnx::save::Export;
-use meshtf_tensor::failure::counted;
+use meshtf_tensor::failure::{Failure, counted};
 use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_weights::map::Rules;
 
 use super::ExportArgs;
-use crate::cli::inputs::read_with_ports;
+use crate::cli::inputs::read as read_file;
 use crate::cli::paint::mention;
+use crate::cli::tuned::read_for_weights;
 use crate::cli::{Exit, Outcome, Trouble, output};
 
 /// The forms of a graph.
@@ -61,12 +63,19 @@ struct Model {
 }
 
 pub fn export(args: &ExportArgs, form: Form) -> Outcome {
-    let model = read(args)?;
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("cannot write {}: {why}", args.to.display()));
-    let folder = args.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder {
-        fs::create_dir_all(folder).map_err(|error| at(&error))?;
+    let make_folder = || output::make_folder_of(&args.to).map_err(|error| at(&error));
+    if form == Form::Onnx
+        && let Some((bytes, count)) = tuned(args)?
+    {
+        make_folder()?;
+        write_synced(&args.to, &bytes).map_err(|error| at(&error))?;
+        let weights = counted(count, "initializer");
+        output::line(&format!("{}: {}, with {weights} of the weights", args.to.display(), args.from.display()))?;
+        return Ok(Exit::Ok);
     }
+    let model = read(args)?;
+    make_folder()?;
     let (inputs, outputs) = (model.inputs.len(), model.outputs.len());
     let values = model.values.len();
     match form {
@@ -77,9 +86,7 @@ pub fn export(args: &ExportArgs, form: Form) -> Outcome {
                 Some(_) => Trouble::from(failure),
                 None => at(&failure.message),
             })?;
-            let mut file = Whole::begin(&args.to).map_err(|error| at(&error))?;
-            let written = file.write_all(&bytes).and_then(|()| file.sync()).and_then(|()| file.end());
-            written.map_err(|error| at(&error))?;
+            write_synced(&args.to, &bytes).map_err(|error| at(&error))?;
         }
         Form::SavedModel => saved_model(&args.to, model)?,
     }
@@ -87,6 +94,44 @@ pub fn export(args: &ExportArgs, form: Form) -> Outcome {
     let ports = counts.map(|(count, noun)| counted(count, noun)).join(", ");
     output::line(&format!("{}: {ports}, from {}", args.to.display(), args.from.display()))?;
     Ok(Exit::Ok)
+}
+
+/// Writes a file whole or not at all, also if power fails.
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = Whole::begin(path)?;
+    file.write_all(bytes)?;
+    file.sync()?;
+    file.end().map(|_| ())
+}
+
+/// The weights that are named.
+fn at_weights<'a>(args: &'a ExportArgs, map: Option<&'a Rules>) -> Option<At<'a>> {
+    let which = if args.last { Which::Last } else { Which::Best };
+    args.weights.as_deref().map(|path| At { path, which, averages: args.averages, map })
+}
+
+/// The file of an ONNX model with other weights, if that is what is exported: the model stays as it is otherwise. The number of
+/// the weights.
+fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
+    let map = args.map.rules()?;
+    let (Some(at), true) = (at_weights(args, map.as_ref()), args.fetch.is_empty() && args.from.is_file()) else {
+        return Ok(None);
+    };
+    let (_, graph, bytes, ports) = read_for_weights(&args.from, args.signature.as_deref(), Some(at), &[])?;
+    if ports.variables.is_empty() {
+        return Ok(None);
+    }
+    let (_, weights) = Weights::add(graph, at)?;
+    weights.remarks.iter().for_each(mention);
+    let by_node: HashMap<&str, &Tensor> = weights.values().collect();
+    let value = |own: &'_ meshtf_onnx::Variable| by_node.get(format!("{}/variable", own.name).as_str()).copied();
+    let values = ports.variables.iter().filter_map(|own| Some((own.initializer.as_str(), value(own)?))).collect();
+    let folder = args.from.parent().unwrap_or(Path::new(""));
+    let mut beside =
+        |file: &str| read_file(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let written = meshtf_onnx::replaced(&bytes, &values, &mut beside);
+    let written = written.map_err(|error| Trouble::input(format!("{}: {error}", args.from.display())))?;
+    Ok(Some((written, values.len())))
 }
 
 /// Reads the graph and the values of its variables.
@@ -99,7 +144,9 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
             args.to.display()
         )));
     }
-    let (program, graph, _, ports) = read_with_ports(&args.from, args.signature.as_deref())?;
+    let map = args.map.rules()?;
+    let (program, graph, _, ports) =
+        read_for_weights(&args.from, args.signature.as_deref(), at_weights(args, map.as_ref()), &[])?;
     let named = match args.fetch.is_empty() {
         true => program.fetch.clone(),
         false => args.fetch.iter().map(|name| ports.tensor(name).to_owned()).collect(),
@@ -116,12 +163,9 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
     for (name, tensor) in ports.named_inputs() {
         inputs.push((name, graph.output(&tensor).map_err(|error| at(&error))?));
     }
-    let (graph, values) = match &args.weights {
-        Some(path) => {
-            let map = args.map.rules()?;
-            let which = if args.last { Which::Last } else { Which::Best };
-            let (with, weights) =
-                Weights::add(graph.clone(), At { path, which, averages: args.averages, map: map.as_ref() })?;
+    let (graph, values) = match at_weights(args, map.as_ref()) {
+        Some(weights) => {
+            let (with, weights) = Weights::add(graph.clone(), weights)?;
             weights.remarks.iter().for_each(mention);
             let id = |name: &str| with.find(name);
             let values = weights.values().filter_map(|(name, value)| Some((id(name)?, value.clone()))).collect();

@@ -16,7 +16,8 @@ use meshtf_train::data::{FilePart, HoldOutBy};
 use meshtf_train::file::{DataSource, Sections, Take};
 
 use super::super::Trouble;
-use super::super::inputs::{fed, feed_error};
+use super::super::feeds::fed;
+use super::super::inputs::feed_error;
 
 /// All that is fed.
 pub(super) struct Inputs {

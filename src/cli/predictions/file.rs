@@ -107,7 +107,7 @@ impl Encoder {
 }
 
 /// A line of a .csv file; fields with a comma, a quote or a line break are quoted.
-fn csv_line(cells: Vec<String>, to: &mut Vec<u8>) {
+pub(in crate::cli) fn csv_line(cells: Vec<String>, to: &mut Vec<u8>) {
     for (i, cell) in cells.iter().enumerate() {
         if i > 0 {
             to.push(b',');
@@ -175,6 +175,9 @@ pub(in crate::cli) async fn save_records(
     values: &[Tensor],
 ) -> Result<(), Trouble> {
     let (mut header, read) = job.predictions()?;
+    // One number is the answer for one example.
+    let as_row = |value: &Tensor| if value.rank() == 0 { value.clone().reshaped([1]) } else { Ok(value.clone()) };
+    let values = &values.iter().map(as_row).collect::<Result<Vec<_>, _>>()?[..];
     let first =
         values.first().ok_or_else(|| Trouble::input("--out: nothing is fetched, so there is nothing to write"))?;
     let rows = match (read, first.dims().first()) {

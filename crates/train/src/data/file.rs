@@ -27,7 +27,7 @@ pub struct FilePart {
 
 impl FilePart {
     /// The endings of files that have parts, compressed or not.
-    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", PARQUET];
+    const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".tsv", ".jsonl", ".json", PARQUET];
 
     /// Splits `FILE` or `FILE:PART`.
     pub fn of(text: &str) -> FilePart {

@@ -72,6 +72,15 @@ pub fn largest(from: impl Read + Seek) -> Result<u64> {
     Ok(largest)
 }
 
+/// The names of the arrays of an archive.
+///
+/// # Errors
+/// InvalidArgument if the bytes are not an archive.
+pub fn names(bytes: &[u8]) -> Result<Vec<String>> {
+    let archive = open(bytes)?;
+    Ok(archive.file_names().filter_map(|file| file.strip_suffix(ENDING)).map(str::to_owned).collect())
+}
+
 fn open(bytes: &[u8]) -> Result<ZipArchive<Cursor<&[u8]>>> {
     opened(Cursor::new(bytes))
 }

@@ -1,0 +1,153 @@
+//! Models of other programs in a training, and with its weights: initializers of an ONNX model become variables, and the file of
+//! the sections may add nodes, such as a loss.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use meshtf::program_file::{Ports, Tuning, extension};
+use meshtf::trainer::Error;
+use meshtf::trainer::weights::{At, names};
+use meshtf_graph::op::Role;
+use meshtf_graph::{Graph, Program};
+use meshtf_kernels::files::is_match;
+use meshtf_tensor::failure::Failure;
+use meshtf_tensor::nearest::nearest;
+use meshtf_train::file::Sections;
+use meshtf_train::job::names_of_variables;
+
+use super::Trouble;
+use super::inputs::{read, read_tuned};
+
+/// Most initializers that are named in a message.
+const MAX_NAMED: usize = 8;
+
+/// A program, its graph, the content of its file, and its inputs and outputs.
+pub(super) type Model = (Program, Graph, Vec<u8>, Ports);
+
+/// Reads a model for weights: initializers of an ONNX model that the weights have are variables.
+pub(super) fn read_for_weights(
+    path: &Path,
+    signature: Option<&str>,
+    weights: Option<At>,
+    tensors: &[String],
+) -> Result<Model, Trouble> {
+    let Some(at) = weights else { return read_tuned(path, signature, Tuning { is_variable: None, tensors }) };
+    // Listed for the first initializer: weights of other models are read once, later.
+    let listed: OnceCell<Result<BTreeSet<String>, Error>> = OnceCell::new();
+    let is_variable = |name: &str| {
+        let listed = listed.get_or_init(|| names(at).map(|names| names.into_iter().collect()));
+        listed.as_ref().is_ok_and(|names| names.contains(name))
+    };
+    let model = read_tuned(path, signature, Tuning { is_variable: Some(&is_variable), tensors })?;
+    match listed.into_inner() {
+        None => {}
+        Some(Err(Error::Input(why))) => return Err(Trouble::input(format!("weights {why}"))),
+        Some(Err(other)) => return Err(other.into()),
+        // Those of layers that are added are no initializers.
+        Some(Ok(_)) if model.3.variables.is_empty() && tensors.is_empty() => {
+            return Err(Trouble::input(format!(
+                "weights {0}: none has the name of an initializer of {1}: `meshtf inspect` lists the names of both, and --map gives \
+                 others",
+                at.path.display(),
+                path.display()
+            )));
+        }
+        Some(Ok(_)) => {}
+    }
+    Ok(model)
+}
+
+/// Reads the graph of a training: the initializers of an ONNX model that train are those that the section "train" names by
+/// patterns as its variables. `with`: the file of the sections, if it is not the graph's, and its text, which may have nodes.
+pub(super) fn read_for_training(
+    path: &Path,
+    with: Option<(&PathBuf, &str)>,
+    sections: &mut Sections,
+) -> Result<Graph, Trouble> {
+    let tensors = with.map_or_else(Vec::new, |(_, text)| extension::references(text));
+    let patterns = sections.train.variables.clone();
+    let floats: OnceCell<()> = OnceCell::new();
+    let is_variable = |name: &str| {
+        floats.get_or_init(|| ());
+        patterns.iter().any(|pattern| pattern == name || is_match(pattern, name))
+    };
+    let (program, mut graph, bytes, ports) =
+        read_tuned(path, None, Tuning { is_variable: Some(&is_variable), tensors: &tensors })?;
+    let mut init = program.init;
+    if let Some((file, text)) = with {
+        init.extend(extend(&mut graph, file, text)?);
+    }
+    if !init.is_empty() {
+        sections.init = init;
+    }
+    // Only an ONNX model has initializers.
+    if floats.get().is_some() {
+        check_patterns(path, &bytes, &patterns, &graph, &ports)?;
+        sections.train.variables.clear();
+    }
+    Ok(graph)
+}
+
+/// Adds the nodes of a file of sections to a graph; returns those that give their variables first values. A node with the name of
+/// a placeholder replaces it: the model takes the value that the node computes.
+pub(super) fn extend(graph: &mut Graph, file: &Path, text: &str) -> Result<Vec<String>, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", file.display()));
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let more = extension::read(graph, text, &mut beside).map_err(|error| at(&error))?;
+    let is_replaced = |name: &str| {
+        let id = graph.find(name);
+        id.is_some_and(|id| graph.node(id).op.role == Role::Placeholder)
+    };
+    let replaced: BTreeSet<String> =
+        more.nodes.iter().filter(|node| is_replaced(&node.name)).map(|node| node.name.clone()).collect();
+    if replaced.is_empty() {
+        graph.extend(more.nodes).map_err(|error| at(&error))?;
+    } else {
+        let mut nodes = graph.to_defs();
+        nodes.retain(|node| !replaced.contains(&node.name));
+        nodes.extend(more.nodes);
+        *graph = Graph::new(nodes).map_err(|error| at(&error))?;
+    }
+    graph.check_shapes().map_err(|error| at(&error))?;
+    Ok(more.init)
+}
+
+/// Refuses patterns that match no initializer of a model and no variable of the nodes that were added.
+fn check_patterns(path: &Path, bytes: &[u8], patterns: &[String], graph: &Graph, ports: &Ports) -> Result<(), Trouble> {
+    let at = |why: String| Trouble::input(format!("{}: {why}", path.display()));
+    let all: Vec<String> = match meshtf_onnx::describe(bytes) {
+        Ok(model) => {
+            model.weights.into_iter().filter(|weight| weight.elem.contains("float")).map(|own| own.name).collect()
+        }
+        Err(error) => return Err(at(error.to_string())),
+    };
+    let shown = |names: &[&str]| {
+        let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+        format!("{}{more}", names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", "))
+    };
+    let floats: Vec<&str> = all.iter().map(String::as_str).collect();
+    let own = names_of_variables(graph);
+    // Layers that are added may train alone.
+    if patterns.is_empty() && own.is_empty() {
+        return Err(at(format!(
+            "\"variables\" is missing in the section \"train\": the initializers that train, by names or patterns such as \
+             \"*.weight\"; the model has {}",
+            shown(&floats)
+        )));
+    }
+    for pattern in patterns {
+        let matches = |name: &str| pattern == name || is_match(pattern, name);
+        let is_initializer = ports.variables.iter().any(|own| matches(&own.initializer) || matches(&own.name));
+        if !is_initializer && !own.iter().any(|name| matches(name)) {
+            let near = nearest(pattern, floats.iter().copied());
+            let hint = if near.is_empty() { floats.clone() } else { near };
+            return Err(at(format!(
+                "$.train.variables: {pattern:?} matches no initializer of floats that the outputs need; there are {}",
+                shown(&hint)
+            )));
+        }
+    }
+    Ok(())
+}
