@@ -24,8 +24,10 @@ use super::{Exit, Outcome, Trouble, output};
 
 /// The time after which a node that has met no other reports its attempts, and the interval of its checks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
-/// The time from a node's start until it is at rest, if it has no work: the pages that only its start needed go back then.
+/// The time from a node's start until it returns the pages that only its start needed, if it has no work.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
+/// The time from then until it does so again, with the pages that rare events needed.
+const SETTLED_EVERY: Duration = Duration::from_secs(60);
 /// How long a node that shuts down may take to notify its peers; work still running ends with the process.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_millis(700);
 /// The target of the log's lines on the node as a whole.
@@ -180,9 +182,7 @@ pub(super) async fn serve(
     let doors = open(&node).await?;
     output::line(&serving_line(task, &node, &doors))?;
 
-    let settled = tokio::time::sleep(SETTLED_AFTER);
-    tokio::pin!(settled);
-    let mut has_settled = false;
+    let mut settled = tokio::time::interval_at(tokio::time::Instant::now() + SETTLED_AFTER, SETTLED_EVERY);
     let mut alone = tokio::time::interval_at(tokio::time::Instant::now() + ALONE_AFTER, ALONE_AFTER);
     let mut reasons = Reasons::default();
     let mut is_new = true;
@@ -195,10 +195,7 @@ pub(super) async fn serve(
                 return Ok(Exit::Ok);
             }
             error = node.mesh().lost() => return Err(NodeError::from(error).into()),
-            () = &mut settled, if !has_settled => {
-                has_settled = true;
-                meshtf::allocator::settle();
-            }
+            _ = settled.tick() => meshtf::allocator::settle(),
             _ = alone.tick(), if expects_others => {
                 if std::mem::take(&mut is_new) && node.cluster().len() < 2 {
                     tracing::warn!(
