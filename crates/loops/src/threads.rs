@@ -1,7 +1,7 @@
 //! The threads over which kernels spread their work, as many as there are cores.
 //!
 //! A thread that has a kernel to spread computes parts of it itself, and others join it while parts are left. So a kernel never
-//! waits for a thread to wake up, which takes longer than many a kernel: who comes too late finds nothing to do. A thread that has
+//! waits for a thread to wake up, which takes longer than many a kernel: one that is late finds nothing to do. A thread that has
 //! no work looks for some for a while before it sleeps, because the next kernel of a step follows soon.
 //!
 //! Not rayon: there, a thread from outside of the pool only waits for its kernel, which starts after two threads have been woken.
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use crate::denormals::Denormals;
 use crate::turn::apart;
 
-/// How often a thread without work looks for some before it sleeps: for 100 to 200 µs, in which other processes may have the core.
+/// How often a thread without work looks for some before it sleeps: for 100 to 200 µs, when other processes may have the core.
 const LOOKS: usize = 256;
 
 /// Pauses between two looks.

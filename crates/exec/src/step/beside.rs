@@ -1,5 +1,5 @@
 //! Kernels that take long, in parallel: one on the step's own thread, the others on the threads over which kernels spread their
-//! work. So there are never more threads that compute than cores. A kernel that spreads its own work is none of them: it leaves no
+//! work. So no more threads compute than there are cores. A kernel that spreads its own work is none of them: it leaves no
 //! core to others, and two of them would only share the caches.
 //!
 //! Kernels that take long are known from earlier steps, some of which are measured. Such a kernel is held back until another
@@ -136,7 +136,7 @@ impl SideKernels {
         (HEAVY..=LONGEST).contains(&cost)
     }
 
-    /// Records the duration of a kernel, as none if it spread its work. One slow run may be the machine's fault, a quick one never
+    /// Records the time of a kernel, as none if it spread its work. One slow run may be the machine's fault, a quick one never
     /// is.
     pub fn took(&mut self, node: u32, time: Duration, has_spread: bool) {
         let now = if has_spread { 0 } else { u32::try_from(time.as_micros()).unwrap_or(u32::MAX) };
