@@ -2,6 +2,7 @@
 //! shapes.
 
 use super::{Entry, one};
+use crate::FED_ANY_SHAPE;
 use crate::shape::call::{Call, MAX_RANK, known, merge_sizes, whole};
 use crate::shape::{Dims, Element, Extent, Fact, Size};
 
@@ -68,7 +69,12 @@ fn constant(call: &Call) -> Option<Vec<Fact>> {
 }
 
 fn placeholder(call: &Call) -> Option<Vec<Fact>> {
-    one(call.stated_in("shape")?)
+    one(call.stated_in("shape")?).filter(|_| !may_have_any_shape(call))
+}
+
+/// Whether a client may feed another shape than the stated one, where that matters.
+fn may_have_any_shape(call: &Call) -> bool {
+    call.doubts_state() && call.node.attrs.get(FED_ANY_SHAPE).is_some()
 }
 
 /// The shape of the values that may be fed, which the default has too.
@@ -78,7 +84,7 @@ fn placeholder_with_default(call: &Call) -> Option<Vec<Fact>> {
         Some(default) => default.len() == stated.len() && stated.iter().zip(&default).all(|(a, b)| admits(*a, *b)),
         None => false,
     };
-    one(stated).filter(|_| is_default_known || !call.doubts_state())
+    one(stated).filter(|_| !may_have_any_shape(call) && (is_default_known || !call.doubts_state()))
 }
 
 fn admits(stated: Size, own: Size) -> bool {
