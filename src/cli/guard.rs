@@ -10,7 +10,7 @@ pub(super) struct GuardArgs {
     /// Least time between two copies of the state to the memory of other tasks, in seconds, or off: if a task is lost and its
     /// name is taken again within 60 s, the steps continue from the newest copy. The first is taken after that time. Copies are
     /// taken less often where they would cost more than 3 % of the time
-    #[arg(long, value_name = "TIME|off", default_value = "2", value_parser = guard)]
+    #[arg(long, value_name = "TIME|off", default_value = "off", value_parser = guard)]
     guard: Guarding,
 }
 
