@@ -30,7 +30,7 @@ const ANSWERED_WITHIN: Nanos = 60_000_000_000;
 /// The share of the time that cuts may cost: one in this many.
 const SHARE: Nanos = 33;
 /// The longest distance between two cuts.
-const MAX_SPACING: Nanos = 600_000_000_000;
+pub(super) const MAX_SPACING: Nanos = 600_000_000_000;
 /// How long runs that may wait for each other are held for a cut.
 const HELD_AT_MOST: Nanos = 3_000_000_000;
 /// When a cut is due of a session without a run of several steps.
@@ -294,9 +294,6 @@ impl Machine {
                     self.take_cut(cluster);
                 }
             }
-            Phase::Draining { since, .. } if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 => {
-                self.abandon("the runs of the session that are under way wait for each other");
-            }
             Phase::Draining { .. } => self.push_on(),
             Phase::Serving { taking, .. } if now.saturating_sub(taking.began) >= ANSWERED_WITHIN => {
                 self.abandon("a task does not answer the request to keep copies");
@@ -505,11 +502,15 @@ impl Machine {
     /// A tick passed while steps under way were to end. If none did, they may wait for others: a step that takes a batch for the
     /// run that brings it, or a run that brings batches for room. So each other run gets a step at a time.
     fn push_on(&mut self) {
-        let steps = self.steps_done;
+        let (steps, now) = (self.steps_done, self.now);
         let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { progress, .. } = &mut guard.phase else { return };
+        let Phase::Draining { progress, since, .. } = &mut guard.phase else { return };
         if std::mem::replace(progress, steps) != steps {
+            *since = now;
             return;
+        }
+        if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 {
+            return self.abandon("the runs of the session that are under way wait for each other");
         }
         let began = self.runs.push_on(false, &mut self.outbox) || self.runs.push_on(true, &mut self.outbox);
         guard.waits_for_others |= began;

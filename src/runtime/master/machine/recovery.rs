@@ -9,7 +9,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
-use super::guard::{Guard, Part, Phase};
+use super::guard::{Guard, MAX_SPACING, Part, Phase};
 use super::plans::Standing;
 use super::{Machine, Nanos, Of, ToPlan};
 use crate::protocol::guard::{Cut, GuardNote, Origin, ToGuard};
@@ -28,6 +28,8 @@ pub(super) struct Recovery {
     /// The failure of the run if the task does not come back.
     failure: Failure,
     since: Nanos,
+    /// When it began to wait for tasks, or had them all.
+    entered: Nanos,
     /// The last step of the client's run that was done.
     at: u64,
     /// The client knows that the run waits.
@@ -46,6 +48,12 @@ enum Stage {
     Restoring(Restoring),
 }
 
+impl Recovery {
+    fn new(task: Task, failure: Failure, now: Nanos, at: u64) -> Recovery {
+        Recovery { task, failure, since: now, entered: now, at, is_told: false, stage: Stage::Waiting }
+    }
+}
+
 struct Restoring {
     ask: u64,
     cut: Cut,
@@ -58,6 +66,13 @@ struct Restoring {
     /// Where the state of each is, and under the name of which peer a buddy keeps it.
     origins: BTreeMap<Peer, (Origin, Peer)>,
     parts: Vec<Part>,
+}
+
+impl Restoring {
+    /// Whether a report of this peer is expected: of a worker, or of a buddy that sends a state.
+    fn asks(&self, peer: &Peer) -> bool {
+        self.waits.contains(peer) || self.parts.iter().any(|part| part.peer == *peer || part.buddy.peer == *peer)
+    }
 }
 
 impl Machine {
@@ -95,8 +110,8 @@ impl Machine {
     pub(super) fn goes_back(&mut self, task: Task, failure: &Failure) -> bool {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return false };
-        if let Phase::Lost(recovery) = &mut guard.phase {
-            recovery.stage = Stage::Waiting;
+        if matches!(guard.phase, Phase::Lost(_)) {
+            self.wait_again();
             return true;
         }
         let can_replay = self.runs.all_can_be_replayed();
@@ -126,7 +141,7 @@ impl Machine {
         guard.journal.rewind();
         let at = guard.journal.main().map_or(0, |one| one.done.max(one.delivered));
         let failure = failure.clone();
-        guard.phase = Phase::Lost(Recovery { task, failure, since: now, at, is_told: false, stage: Stage::Waiting });
+        guard.phase = Phase::Lost(Recovery::new(task, failure, now, at));
         for plan in ended {
             let unneeded = self.plans.run_over(plan);
             self.forget(unneeded);
@@ -165,8 +180,12 @@ impl Machine {
             }
             return None;
         };
-        if now.saturating_sub(recovery.since) >= WAIT_LIMIT {
-            let waited = format!("; it did not come back within {} s", WAIT_LIMIT / 1_000_000_000);
+        let (limit, lacks) = match recovery.stage {
+            Stage::Waiting => (WAIT_LIMIT, "it did not come back"),
+            _ => (MAX_SPACING, "its state was not put back"),
+        };
+        if now.saturating_sub(recovery.entered) >= limit {
+            let waited = format!("; {lacks} within {} s", limit / 1_000_000_000);
             let failure = Failure { message: recovery.failure.message.clone() + &waited, ..recovery.failure.clone() };
             self.give_up_recovery(&failure);
             return None;
@@ -197,7 +216,7 @@ impl Machine {
                 todo.push(Arc::clone(&logged.signature));
             }
         }
-        recovery.stage = Stage::Planning { todo, waits: BTreeSet::new() };
+        (recovery.stage, recovery.entered) = (Stage::Planning { todo, waits: BTreeSet::new() }, now);
         self.plan_next(cluster)
     }
 
@@ -258,8 +277,10 @@ impl Machine {
     }
 
     fn wait_again(&mut self) {
-        if let Some(Phase::Lost(recovery)) = self.guard.as_mut().map(|guard| &mut guard.phase) {
-            recovery.stage = Stage::Waiting;
+        if let Some(Phase::Lost(recovery)) = self.guard.as_mut().map(|guard| &mut guard.phase)
+            && !matches!(std::mem::replace(&mut recovery.stage, Stage::Waiting), Stage::Waiting)
+        {
+            recovery.entered = self.now;
         }
     }
 
@@ -339,15 +360,18 @@ impl Machine {
 
     /// A worker serves the session, or can put its state back.
     pub(super) fn ready_to_restore(&mut self, worker: &Peer, ask: u64, result: Result<()>) {
-        if let Err(failure) = result {
-            return self.not_restored(&failure);
-        }
         let id = self.id;
         let Some(Phase::Lost(Recovery { stage: Stage::Restoring(restoring), .. })) =
             self.guard.as_mut().map(|guard| &mut guard.phase)
         else {
             return;
         };
+        if !restoring.asks(worker) {
+            return;
+        }
+        if let Err(failure) = result {
+            return self.not_restored(&failure);
+        }
         let cut = restoring.cut;
         if restoring.greets.remove(worker) {
             let Some((from, _)) = restoring.origins.get(worker).cloned() else { return };
@@ -383,7 +407,7 @@ impl Machine {
         let Some(guard) = &mut self.guard else { return };
         let Phase::Lost(recovery) = &mut guard.phase else { return };
         let Stage::Restoring(restoring) = &mut recovery.stage else { return };
-        if restoring.ask != ask {
+        if restoring.ask != ask || !restoring.asks(worker) {
             return;
         }
         match result {

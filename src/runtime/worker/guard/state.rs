@@ -87,6 +87,8 @@ impl State {
             let saved = Saved { kind: RANDOM.to_owned(), version: 0, form, tensors: Vec::new() };
             states.insert(of_random_numbers(session, device.name()), Arc::new(saved));
         }
+        // A step that writes to a tensor whose elements are in a copy copies them first.
+        self.resources.budget().admit(states.values().map(|saved| saved.bytes()).sum())?;
         why.truncate(MAX_COPIED_NAMES);
         let named = states.iter().filter(|(_, saved)| saved.kind != RANDOM);
         let copied = Copied {
@@ -143,12 +145,14 @@ impl State {
         states: States,
     ) -> Result<()> {
         let own = Arc::new(Own { states, ..Own::default() });
+        // Before, so that changes of other sessions meanwhile are not taken for a part of the cut.
+        let taken = Moment::now();
         self.put_state((master, session, ask), &own)?;
         let mut guards = lock(&self.guards);
         guards.wants(session, master, ask)?;
         let guarded = guards.of_master(session, master)?;
         let states = own.states.clone();
-        guarded.own.insert(cut, Arc::new(Own { states, unsaved: BTreeSet::new(), taken: Moment::now() }));
+        guarded.own.insert(cut, Arc::new(Own { states, unsaved: BTreeSet::new(), taken }));
         guarded.complete = Some(cut);
         Ok(())
     }
