@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::ids::StepId;
+use meshtf_tensor::ids::{SessionId, StepId};
 use meshtf_tensor::lock::lock;
 use smallvec::SmallVec;
 
@@ -48,6 +48,11 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
+    /// The session whose step waits.
+    pub fn session(&self) -> SessionId {
+        self.wait.step.session
+    }
+
     pub fn wake(self, result: Result<Answer>) {
         self.device.wake(self.wait, result);
     }

@@ -126,9 +126,11 @@ mod tests {
     use meshtf_tensor::failure::Failure;
     use meshtf_tensor::{DType, PartialShape, Tensor};
 
-    use super::super::{SessionTensors, Variable, on_behalf};
+    use super::super::super::waiting::{Answer, WaitId, Waiter, Wake};
+    use super::super::{Kind, Queue, SessionTensors, Variable, on_behalf};
     use super::*;
     use meshtf_engine::Value;
+    use meshtf_tensor::ids::StepId;
 
     fn key(name: &str) -> ResourceKey {
         ResourceKey { container: "c".into(), name: name.into(), session: None, device: (DeviceKind::Cpu, 0) }
@@ -190,6 +192,37 @@ mod tests {
         assert_eq!(value(&resources, "others"), Some(5.0));
         resources.release(own);
         assert!(resources.save_guarded(own, &BTreeMap::new())?.0.is_empty());
+        Ok(())
+    }
+
+    /// Nobody is told.
+    struct Silent;
+
+    impl Wake for Silent {
+        fn wake(&self, _wait: WaitId, _result: Result<Answer>) {}
+    }
+
+    #[test]
+    fn an_element_that_waited_for_room_is_that_of_its_own_session() -> Result<()> {
+        let (resources, own, other) = (Resources::new(), SessionId(1), SessionId(2));
+        let queue = Arc::new(Queue::new("q".into(), Kind::Fifo, vec![DType::F32], Vec::new(), 1, None));
+        let made: Arc<dyn Resource> = Arc::<Queue>::clone(&queue);
+        resources.find_or_make(&key("q"), own, || Ok(made))?;
+        resources.guard(own);
+        resources.names(own, &key("q"));
+        let waiter = |session| {
+            let wait = WaitId { step: StepId { session, number: 1 }, number: 0 };
+            Waiter { device: Arc::new(Silent), wait }
+        };
+        let enqueue =
+            |session| on_behalf(session, || queue.enqueue(waiter(session), vec![Tensor::scalar(1f32)]).map(drop));
+        enqueue(own)?;
+        enqueue(other)?;
+        let since = Moment::now();
+        assert_eq!(resources.changed_by_others(own, since), None);
+        on_behalf(own, || queue.dequeue(waiter(own)).map(drop))?;
+        assert_eq!(resources.changed_by_others(own, since).map(|(key, _)| key), Some(key("q")));
+        assert_eq!(queue.len(), 1);
         Ok(())
     }
 }

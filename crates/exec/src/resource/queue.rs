@@ -22,7 +22,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Lasting, Resource, Saved, Version};
+use super::{Lasting, Resource, Saved, Version, on_behalf};
 
 /// Most bytes of elements in one queue.
 pub(super) const MAX_QUEUE_BYTES: usize = 4 << 30;
@@ -329,8 +329,15 @@ impl Queue {
     /// Lets waiting ops continue, as far as they can.
     fn advance(&self, state: &mut QueueState) -> Finished {
         let mut finished = Vec::new();
-        while self.advance_enqueue(state, &mut finished) | self.advance_dequeue(state, &mut finished) {}
-        finished
+        loop {
+            // An op that waited continues for its own session, whichever made way for it.
+            let enqueues = state.enqueues.front().map(|enqueue| enqueue.waiter.session());
+            let did = enqueues.is_some_and(|of| on_behalf(of, || self.advance_enqueue(state, &mut finished)));
+            let dequeues = state.dequeues.front().map(|dequeue| dequeue.waiter.session());
+            if !dequeues.is_some_and(|of| on_behalf(of, || self.advance_dequeue(state, &mut finished))) && !did {
+                return finished;
+            }
+        }
     }
 
     /// Whether the first enqueue finished.

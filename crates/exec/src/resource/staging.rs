@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter, wake_all};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Lasting, Resource, Saved, Version};
+use super::{Lasting, Resource, Saved, Version, on_behalf};
 
 /// Most ops that wait for one staging area: each op that continues causes all of them to be examined.
 const MAX_STAGE_WAITERS: usize = 1 << 12;
@@ -196,7 +196,8 @@ impl Staging {
         loop {
             let before = finished.len();
             for (waiter, mut staged) in std::mem::take(&mut state.waiting) {
-                match self.attempt(state, &mut staged).transpose() {
+                // For its own session, whichever made way for it.
+                match on_behalf(waiter.session(), || self.attempt(state, &mut staged)).transpose() {
                     Some(result) => finished.push((waiter, result)),
                     None => state.waiting.push_back((waiter, staged)),
                 }

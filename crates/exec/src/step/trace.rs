@@ -17,6 +17,8 @@ pub(super) struct Trace {
     /// The same moment by both clocks.
     began: (Instant, SystemTime),
     runs: Vec<NodeRun>,
+    /// The tensors that the runs made.
+    outputs: usize,
     /// When each op that waits began, by the number of its wait.
     waiting: HashMap<u64, Instant>,
 }
@@ -32,7 +34,7 @@ struct NodeRun {
 
 impl Trace {
     pub fn begin() -> Trace {
-        Trace { began: (Instant::now(), SystemTime::now()), runs: Vec::new(), waiting: HashMap::new() }
+        Trace { began: (Instant::now(), SystemTime::now()), runs: Vec::new(), outputs: 0, waiting: HashMap::new() }
     }
 
     /// Records that the node has run.
@@ -46,8 +48,12 @@ impl Trace {
         self.add(NodeRun { node, since: now, until: now, sent_bytes, outputs: Vec::new() });
     }
 
-    fn add(&mut self, run: NodeRun) {
+    fn add(&mut self, mut run: NodeRun) {
         if self.runs.len() < MOST_RUNS {
+            if self.outputs + run.outputs.len() > MOST_RUNS {
+                run.outputs = Vec::new();
+            }
+            self.outputs += run.outputs.len();
             self.runs.push(run);
         }
     }
