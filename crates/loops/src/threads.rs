@@ -39,6 +39,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Threads, and their work.
 struct Pool {
     threads: usize,
+    /// Those that the system did not refuse.
+    started: AtomicUsize,
     work: Mutex<Work>,
     /// How many threads could be of use, beyond those that have been found. For a moment, it may be too low by those that
     /// look for a kernel that has just ended.
@@ -125,10 +127,14 @@ pub fn share(parts: usize, compute: &(dyn Fn(usize) + Sync)) {
     }
 }
 
-/// Runs a job on a thread of the pool, after those that were given before. It treats denormal floats as this thread does. It
-/// should not wait; a panic in it is ignored.
+/// Runs a job on a thread of the pool, after those that were given before; on this one if the system has refused all threads. It
+/// treats denormal floats as this thread does. It should not wait; a panic in it is ignored.
 pub fn spawn(job: impl FnOnce() + Send + 'static) {
     let (pool, denormals) = (current(), Denormals::of_this_thread());
+    if pool.started.load(Ordering::Relaxed) == 0 {
+        let _panicked = catch_unwind(AssertUnwindSafe(job));
+        return;
+    }
     let mut work = pool.lock();
     work.jobs.push_back(Box::new(move || {
         denormals.set();
@@ -172,6 +178,9 @@ impl<'a> Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.kernel.leave();
+        }
         let own = NonNull::from(self.kernel).cast();
         let mut work = self.pool.lock();
         work.kernels.retain(|kernel| *kernel != own);
@@ -207,11 +216,16 @@ impl Kernel<'_> {
         }
     }
 
+    /// Lets no other part begin.
+    fn leave(&self) {
+        self.begun.iter().for_each(|begun| begun.store(self.parts, Ordering::Relaxed));
+    }
+
     /// Computes parts on a thread that has joined.
     fn help(&self, own: usize) {
         self.denormals.set();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.compute(own))) {
-            self.begun.iter().for_each(|begun| begun.store(self.parts, Ordering::Relaxed));
+            self.leave();
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
         // Once `joined` is 0, the frame may end, and with it the kernel.
@@ -224,12 +238,12 @@ impl Kernel<'_> {
 
 impl Pool {
     fn start(threads: usize) -> &'static Pool {
-        let pool = Pool { threads, work: Mutex::default(), wanted: AtomicIsize::new(0) };
+        let pool = Pool { threads, started: AtomicUsize::new(0), work: Mutex::default(), wanted: AtomicIsize::new(0) };
         let pool: &'static Pool = Box::leak(Box::new(pool));
-        for index in 0..threads {
-            // With fewer threads, kernels take longer; a frame computes its kernel without any.
-            let _refused = thread::Builder::new().name(format!("kernels-{index}")).spawn(|| pool.run());
-        }
+        // With fewer threads, kernels take longer; a frame computes its kernel without any.
+        let start =
+            |index: &usize| thread::Builder::new().name(format!("kernels-{index}")).spawn(|| pool.run()).is_ok();
+        pool.started.store((0..threads).filter(start).count(), Ordering::Relaxed);
         pool
     }
 
