@@ -63,10 +63,16 @@ fn labels_of(path: &Path) -> Result<Vec<String>, String> {
     let bytes = read(path).map_err(|trouble| trouble.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}');
+    let lines = || text.lines().map(|line| line.trim().to_owned()).collect();
     if !text.trim_start().starts_with(['[', '{']) {
-        return Ok(text.lines().map(|line| line.trim().to_owned()).collect());
+        return Ok(lines());
     }
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) if path.extension().is_some_and(|own| own == "json") => return Err(error.to_string()),
+        // The first label begins so.
+        Err(_) => return Ok(lines()),
+    };
     let value = value.get("id2label").unwrap_or(&value);
     let label = |value: &Value| match value {
         Value::String(label) => Some(label.clone()),
@@ -290,6 +296,7 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap(), ["a", "b c"], "{text}");
         }
+        assert_eq!(read("[PAD]\n{x}\n").unwrap(), ["[PAD]", "{x}"]);
         assert!(read(r#"{"a": 0}"#).unwrap_err().contains("expected a list of labels"));
         assert_eq!(
             ranked(Tensor::vector(vec![1f32, 2.0]), &["a"]).unwrap_err(),

@@ -9,7 +9,7 @@ use meshtf::program_file::{Ports, Tuning, extension};
 use meshtf::trainer::Error;
 use meshtf::trainer::weights::{At, names};
 use meshtf_graph::op::Role;
-use meshtf_graph::{Graph, Program};
+use meshtf_graph::{Graph, NodeDef, Program};
 use meshtf_kernels::files::is_match;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
@@ -96,12 +96,13 @@ pub(super) fn extend(graph: &mut Graph, file: &Path, text: &str) -> Result<Vec<S
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
     let more = extension::read(graph, text, &mut beside).map_err(|error| at(&error))?;
-    let is_replaced = |name: &str| {
-        let id = graph.find(name);
-        id.is_some_and(|id| graph.node(id).op.role == Role::Placeholder)
-    };
-    let replaced: BTreeSet<String> =
-        more.nodes.iter().filter(|node| is_replaced(&node.name)).map(|node| node.name.clone()).collect();
+    // The file is that of the whole model, of which only the sections count.
+    let is_own = |node: &NodeDef| graph.find(&node.name).is_some_and(|id| graph.node(id).op.name == node.op);
+    if more.nodes.iter().all(is_own) && more.nodes.iter().any(|node| !is_placeholder(graph, &node.name)) {
+        return Ok(Vec::new());
+    }
+    let replaced = more.nodes.iter().map(|node| &node.name).filter(|name| is_placeholder(graph, name));
+    let replaced: BTreeSet<String> = replaced.cloned().collect();
     if replaced.is_empty() {
         graph.extend(more.nodes).map_err(|error| at(&error))?;
     } else {
@@ -112,6 +113,10 @@ pub(super) fn extend(graph: &mut Graph, file: &Path, text: &str) -> Result<Vec<S
     }
     graph.check_shapes().map_err(|error| at(&error))?;
     Ok(more.init)
+}
+
+fn is_placeholder(graph: &Graph, name: &str) -> bool {
+    graph.find(name).is_some_and(|id| graph.node(id).op.role == Role::Placeholder)
 }
 
 /// Refuses patterns that match no initializer of a model and no variable of the nodes that were added.

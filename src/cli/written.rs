@@ -100,6 +100,12 @@ impl Destination {
                 types.len()
             ));
         }
+        let is_twice = |(at, fetch): (usize, &String)| job.fetches[..at].contains(fetch);
+        if matches!(file, File::Arrays | File::Json)
+            && let Some((_, fetch)) = job.fetches.iter().enumerate().find(|own| is_twice(*own))
+        {
+            return refuse(format!("{fetch} is fetched twice, and such a file has each name once"));
+        }
         if matches!(file, File::Array | File::Arrays) {
             for (fetch, dtype) in types {
                 if job.ports.output(fetch).is_some_and(Port::is_proto) {
