@@ -63,7 +63,7 @@ fn allocator(device: &DeviceName) -> String {
 /// A tensor that a node made.
 fn output(OutputTrace { port, dtype, shape, bytes }: OutputTrace, allocator: &str) -> NodeOutput {
     let bytes = bytes as i64;
-    let dim = shape.dims().iter().map(|&size| Dim { size: size as i64, ..Dim::default() }).collect();
+    let dim = shape.dims().iter().map(|&size| Dim { size: size as i64 }).collect();
     let allocation =
         AllocationDescription { requested_bytes: bytes, allocated_bytes: bytes, allocator_name: allocator.to_owned() };
     let description = TensorDescription {
