@@ -195,7 +195,7 @@ mod tests {
         Ok(())
     }
 
-    /// Nobody is told.
+    /// Notifies nobody.
     struct Silent;
 
     impl Wake for Silent {
