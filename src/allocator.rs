@@ -163,7 +163,8 @@ pub(crate) fn rest() {
     }
 }
 
-/// [`rest`] for the thread that has started a node, unless the process has work already.
+/// Keeps to small pages and returns free memory to the system, with the pages of the program that it does not need at rest, unless
+/// the process has work.
 pub fn settle() {
     if !IS_AT_WORK.load(Ordering::Relaxed) {
         rest();

@@ -262,7 +262,12 @@ impl FeedArgs {
             want.check(&value).map_err(at)?;
             return Ok(value);
         };
+        let as_it_is = || match self.how.of(is_own, image::is_image(file)) == How::default() {
+            true => Ok(()),
+            false => Err(at(format!("{file} {}", image::AS_IT_IS))),
+        };
         let value = if let Some(port) = port.filter(|_| file.ends_with(".pb")) {
+            as_it_is()?;
             let bytes = read(Path::new(file)).map_err(|trouble| at(trouble.to_string()))?;
             port.fed(&bytes).map_err(|failure| at(format!("{file}: {}", failure.message)))?
         } else if let Some(unseen) = trained_of(trained, of)?.examples(of.graph, output, file)? {
@@ -275,6 +280,7 @@ impl FeedArgs {
             first.get_or_insert(unseen);
             whole
         } else if let Some(port) = port.filter(|port| port.is_list()) {
+            as_it_is()?;
             let dtype = port.dtype().map_err(|failure| at(failure.message))?;
             port.fed_tensor(of_file(file, dtype, &How::default()).map_err(at)?)
         } else if image::is_image(file) {

@@ -19,6 +19,9 @@ use meshtf_train::job::names_of_variables;
 use super::Trouble;
 use super::inputs::{read, read_tuned};
 
+/// The node by which a training gives the variables of a file first values, if the file states none.
+const INIT: &str = "init";
+
 /// Most initializers that are named in a message.
 const MAX_NAMED: usize = 8;
 
@@ -76,7 +79,11 @@ pub(super) fn read_for_training(
         read_tuned(path, None, Tuning { is_variable: Some(&is_variable), tensors: &tensors })?;
     let mut init = program.init;
     if let Some((file, text)) = with {
-        init.extend(extend(&mut graph, file, text)?);
+        let own = (init.is_empty() && sections.init.is_empty() && graph.find(INIT).is_some()).then(|| INIT.to_owned());
+        let more = extend(&mut graph, file, text)?;
+        if !more.is_empty() {
+            init.extend(own.into_iter().chain(more));
+        }
     }
     if !init.is_empty() {
         sections.init = init;

@@ -59,24 +59,29 @@ impl Axes {
             Layout::ChannelsFirst => axes(layout, has_batch, Some(a), [b, c]),
             Layout::ChannelsLast => axes(layout, has_batch, Some(c), [a, b]),
         };
+        let unclear =
+            || format!("the input's shape {shape} does not say where the channels are: use --layout NCHW or NHWC");
         match shape.0.as_deref() {
             None => Ok(placed(true, [None; 3], stated.unwrap_or(Layout::ChannelsLast))),
             Some(&[_, a, b, c]) => match layout(a, c) {
                 Some(layout) => Ok(placed(true, [a, b, c], layout)),
-                None => Err(format!(
-                    "the input's shape {shape} does not say where the channels are: use --layout NCHW or NHWC"
-                )),
+                None => Err(unclear()),
             },
             Some(&[a, b, c]) => match layout(a, c) {
                 Some(layout) => Ok(placed(false, [a, b, c], layout)),
                 // Grey images without an axis of channels.
-                None => Ok(axes(Layout::ChannelsLast, true, None, [b, c])),
+                None if b.is_some() && c.is_some() => Ok(axes(Layout::ChannelsLast, true, None, [b, c])),
+                None => Err(unclear()),
             },
             Some(&[a, b]) => Ok(axes(Layout::ChannelsLast, false, None, [a, b])),
             Some(_) => Err(format!("the input's shape {shape} is not one of images, which have 2 to 4 axes")),
         }
     }
 }
+
+/// Said of a file for which options were given that do nothing.
+pub(super) const AS_IT_IS: &str =
+    "is fed as it is: --scale, --size and the other options for images do not apply to it";
 
 /// The images of a file or a folder, and a remark on sizes that were changed.
 pub(super) fn read(file: &str, want: &Want, how: &How) -> Result<(Tensor, Option<String>), String> {
@@ -93,6 +98,9 @@ pub(super) fn read(file: &str, want: &Want, how: &How) -> Result<(Tensor, Option
     let files = folder.named_images();
     let contents = |path: &Path| super::read(path).map_err(|trouble| trouble.to_string());
     if want.dtype == DType::String {
+        if *how != How::default() {
+            return Err(format!("{file} {AS_IT_IS}"));
+        }
         return encoded(files.iter().map(|(path, _)| contents(path)), &want.shape).map(|tensor| (tensor, None));
     }
     let axes = Axes::of(&want.shape, how.layout)?;
@@ -234,6 +242,7 @@ mod tests {
         assert_eq!(of(&[None; 4], Some(ChannelsFirst)).unwrap().channels, None);
         let grey = of(&[None, Some(28), Some(28)], None).unwrap();
         assert_eq!((grey.has_batch, grey.has_channels, grey.size), (true, false, [Some(28), Some(28)]));
+        assert!(of(&[None, None, None], None).is_err_and(|why| why.contains("does not say where the channels are")));
         let one = of(&[Some(3), Some(28), Some(28)], None).unwrap();
         assert_eq!((one.has_batch, one.layout, one.channels), (false, ChannelsFirst, Some(3)));
         assert!(of(&[None], None).unwrap_err().contains("2 to 4 axes"));
