@@ -163,8 +163,7 @@ pub(crate) fn rest() {
     }
 }
 
-/// Keeps to small pages and returns free memory to the system, with the pages of the program that it does not need at rest, unless
-/// the process has work.
+/// Returns the pages that only the start or a rare event needed, if the process has no work.
 pub fn settle() {
     if !IS_AT_WORK.load(Ordering::Relaxed) {
         rest();

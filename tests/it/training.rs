@@ -1,7 +1,7 @@
 //! `meshtf train` on nodes: killed, interrupted, resumed.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sandbox::{Running, Sandbox, project, wait_until};
 use meshtf_testing::means::{Means, missing};
@@ -169,7 +169,11 @@ fn a_guarded_training_is_as_if_no_task_had_been_lost() {
         sandbox.start(&[&words, more].concat())
     };
     let training = train(&broken, &["--steps", "100000000"]);
-    reach(&training, 300);
+    // Many times the distance between two copies, since a copy waits for the batches that are on their way.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        next_step(&training);
+    }
     for (place, name) in [(&mut ps, "ps/0"), (&mut worker, "worker/0")] {
         let from = next_step(&training);
         reach(&training, from + 500);
