@@ -24,6 +24,8 @@ import onnx
 import onnxruntime
 
 STEPS = re.compile(r"in (\d+) steps?: ([\d.,]+) (ns|us|ms|s)\b")
+# What the name of an output has that the name of its file has not.
+WITHIN_NAMES = r"[/:]"
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 
 
@@ -98,7 +100,7 @@ class Meshtf:
     def difference(self, names, outputs):
         most = 0.0
         for name, wanted in zip(names, outputs, strict=True):
-            got = np.load(os.path.join(self.folder, f"{name}.npy"))
+            got = np.load(os.path.join(self.folder, f"{re.sub(WITHIN_NAMES, '_', name)}.npy"))
             if got.shape != wanted.shape:
                 return float("inf")
             most = max(most, float(np.max(np.abs(got - wanted)) / max(np.max(np.abs(wanted)), 1e-30)))
