@@ -194,6 +194,8 @@ mod tests {
         let sizes: &[i64] = &[-1, 8, 6, 12, 11];
         let cases: &[Case] = &[
             ("Conv2D", &convolution, &[image, &[3, 3, 6, 20]], 1),
+            ("Conv2D", &convolution, &[image, &[3, 3, 1, 6]], 1),
+            ("Conv2D", &convolution, &[image, &[3, 3, 1, 12]], 1),
             ("Conv2DBackpropInput", &convolution, &[sizes, &[3, 3, 6, 20], answer], 1),
             ("Conv2DBackpropFilter", &convolution, &[image, &[-1, 3, 3, 6, 20], answer], 1),
             ("DepthwiseConv2dNative", &depthwise, &[image, &[3, 3, 6, 2]], 1),

@@ -15,7 +15,7 @@ use super::blocks::by_blocks;
 use super::channels_last::Filter;
 use super::elementwise::arrays;
 use super::memory::Backing;
-use super::{Body, channels_last, pool};
+use super::{Body, channels_last, depthwise, pool};
 use crate::{EngineOutcome, Value, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -261,6 +261,9 @@ fn conv2d<B: Backing>(
         return Ok(EngineOutcome::Declined(inputs));
     };
     if let Some(done) = channels_last::answer::<B>((window, &fit), filter, &inputs)? {
+        return Ok(done);
+    }
+    if let Some(done) = depthwise::grouped::<B>((window, &fit), &inputs)? {
         return Ok(done);
     }
     if !fit.pays::<B>() {

@@ -6,12 +6,14 @@
 
 use meshtf_kernels::{KernelNode, Slide};
 use meshtf_loops::turn;
-use meshtf_loops::vector::Depthwise;
+use meshtf_loops::vector::{Axis, Depthwise};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
 
 use super::Body;
+use super::channels_last::is_near;
+use super::conv::{Fit, WindowAttrs};
 use super::dense::{self, floats};
 use super::memory::Backing;
 use crate::{EngineOutcome, Value, Values};
@@ -37,6 +39,46 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         return Ok(None);
     }
     Ok(Some(Box::new(move |_, inputs| computed(&slide, wanted, inputs))))
+}
+
+/// A Conv2D, channels last, each of whose groups takes one channel of the image: a depthwise convolution, whose own op has the
+/// same stride down and across. `None` if it is another one, or a row takes too long.
+pub(super) fn grouped<B: Backing>(
+    (window, fit): (&WindowAttrs, &Fit),
+    inputs: &Values,
+) -> Result<Option<EngineOutcome>> {
+    let (&[batch, channels, high, wide], &[made, 1, rows, columns]) = (fit.image.dims(), fit.filter.dims()) else {
+        return Ok(None);
+    };
+    let is_float = inputs.iter().all(|input| input.dtype() == DType::F32);
+    let over = window.over([high, wide], [rows, columns]);
+    let Some((padding, answer)) = over.filter(|_| B::IN_PLACE && is_float && !window.channels_first && channels > 1)
+    else {
+        return Ok(None);
+    };
+    let axis = |i: usize, input: usize, size: usize| {
+        let padded = input.saturating_add(padding[i].0).saturating_add(padding[i].1);
+        let (stride, dilation) = (window.stride[i], window.dilation[i]);
+        let is_all_near = [padded, size.saturating_mul(dilation), stride].iter().all(|&place| is_near(place, made));
+        let axis = Axis { input, window: size, output: answer[i], stride, dilation, before: padding[i].0 };
+        is_all_near.then_some(axis)
+    };
+    let (Some(height), Some(width)) = (axis(0, high, rows), axis(1, wide, columns)) else { return Ok(None) };
+    let convolution = Depthwise { batch, height, width, channels: made };
+    if !convolution.is_paced() {
+        return Ok(None);
+    }
+    let [image, filter] = [0, 1].map(|i| dense::in_order(inputs[i].clone()));
+    let (image, filter) = (image?, filter?);
+    let (Some(xs), Some(ys)) = (floats(&image), floats(&filter)) else { return Ok(None) };
+    let (each, shape) = (made / channels, [batch, answer[0], answer[1], made].into());
+    let many = Shape::checked_elements(&shape, DType::F32)?.saturating_add(xs.len().saturating_mul(each));
+    budget::admit(convolution.scratch_bytes().saturating_add(many.saturating_mul(size_of::<f32>())))?;
+    let answer = match each {
+        1 => convolution.answer(xs, ys),
+        _ => convolution.answer(&repeat(xs, each), ys),
+    };
+    dense::done(&shape, answer).map(Some)
 }
 
 /// A convolution with as many channels as the output, and the number of them per channel of the image.
