@@ -9,7 +9,7 @@ use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
 use smallvec::smallvec;
 
-use super::conv::{Fit, WindowAttrs};
+use super::conv::{Fit, Sides, WindowAttrs};
 use super::dense;
 use super::memory::Backing;
 use crate::{EngineOutcome, Value};
@@ -98,15 +98,11 @@ pub(super) fn is_near(distance: usize, channels: usize) -> bool {
     distance.checked_mul(channels).is_some_and(|distance| distance < FARTHEST)
 }
 
-/// The convolution; `None` if it is grouped, or small, or if its offsets are out of range.
-fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
-    let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
-    else {
+/// The padding and the size of the output, down and across; `None` if offsets are out of range.
+pub(super) fn placed(window: &WindowAttrs, fit: &Fit) -> Option<(Sides, [usize; 2])> {
+    let (&[_, channels, height, width], &[made, _, rows, columns]) = (fit.image.dims(), fit.filter.dims()) else {
         return None;
     };
-    if taken != channels || fit.products() < FEWEST_PRODUCTS {
-        return None;
-    }
     let (padding, answer) = window.over([height, width], [rows, columns])?;
     let depth = channels.max(made).max(1);
     for (i, size) in [height, width].into_iter().enumerate() {
@@ -116,6 +112,19 @@ fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
             return None;
         }
     }
+    Some((padding, answer))
+}
+
+/// The convolution; `None` if it is grouped, or small, or if its offsets are out of range.
+fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
+    let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
+    else {
+        return None;
+    };
+    if taken != channels || fit.products() < FEWEST_PRODUCTS {
+        return None;
+    }
+    let (padding, answer) = placed(window, fit)?;
     Some(Convolution {
         batch,
         image: [height, width],

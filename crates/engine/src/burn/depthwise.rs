@@ -12,7 +12,7 @@ use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
 
 use super::Body;
-use super::channels_last::is_near;
+use super::channels_last::placed;
 use super::conv::{Fit, WindowAttrs};
 use super::dense::{self, floats};
 use super::memory::Backing;
@@ -51,20 +51,15 @@ pub(super) fn grouped<B: Backing>(
         return Ok(None);
     };
     let is_float = inputs.iter().all(|input| input.dtype() == DType::F32);
-    let over = window.over([high, wide], [rows, columns]);
-    let Some((padding, answer)) = over.filter(|_| B::IN_PLACE && is_float && !window.channels_first && channels > 1)
-    else {
+    if !B::IN_PLACE || !is_float || window.channels_first || channels == 1 {
         return Ok(None);
-    };
+    }
+    let Some((padding, answer)) = placed(window, fit) else { return Ok(None) };
     let axis = |i: usize, input: usize, size: usize| {
-        let padded = input.saturating_add(padding[i].0).saturating_add(padding[i].1);
         let (stride, dilation) = (window.stride[i], window.dilation[i]);
-        let is_all_near = [padded, size.saturating_mul(dilation), stride].iter().all(|&place| is_near(place, made));
-        let axis = Axis { input, window: size, output: answer[i], stride, dilation, before: padding[i].0 };
-        is_all_near.then_some(axis)
+        Axis { input, window: size, output: answer[i], stride, dilation, before: padding[i].0 }
     };
-    let (Some(height), Some(width)) = (axis(0, high, rows), axis(1, wide, columns)) else { return Ok(None) };
-    let convolution = Depthwise { batch, height, width, channels: made };
+    let convolution = Depthwise { batch, height: axis(0, high, rows), width: axis(1, wide, columns), channels: made };
     if !convolution.is_paced() {
         return Ok(None);
     }
