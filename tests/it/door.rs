@@ -127,8 +127,18 @@ fn guarded(sandbox: &Sandbox) -> (NodeProcess, Client, String) {
 
 /// The peak memory of a node, in kB; `None` if the system does not report it.
 pub fn peak_kb(node: &NodeProcess) -> Option<u64> {
+    status_kb(node, "VmHWM:")
+}
+
+/// The heap and the other anonymous memory of a node at present, in kB: without the pages of its code, which a node returns some
+/// seconds after its start.
+pub fn anonymous_kb(node: &NodeProcess) -> Option<u64> {
+    status_kb(node, "RssAnon:")
+}
+
+fn status_kb(node: &NodeProcess, key: &str) -> Option<u64> {
     let status = node.proc("status", "how much memory a node takes for its door")?;
-    status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
+    status.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
 }
 
 /// Attacks while a client works: its steps continue, and the node's memory stays within the limit.
