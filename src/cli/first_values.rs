@@ -70,21 +70,30 @@ async fn restarted(reached: &Reached, devices: &[DeviceSpec]) -> Vec<(Task, Opti
     let cluster = reached.live();
     let holds = |task: &Task| devices.iter().any(|device| task.device(DeviceKind::Cpu, 0).matches(&device.task_only()));
     let asked = cluster.members().map(async |member| {
-        let status = tokio::time::timeout(ANSWER_LIMIT, reached.status(&member.task));
-        let events = tokio::time::timeout(ANSWER_LIMIT, reached.events_of(&member.task, 0, false));
-        let (status, events) = tokio::join!(status, events);
-        let up = status.ok().and_then(Result::ok).map(|status| Duration::from_millis(status.identity.up_ms));
-        (member, up, events.ok().and_then(Result::ok).unwrap_or_default())
+        let events = tokio::time::timeout(ANSWER_LIMIT, reached.events_of(&member.task, 0, false)).await;
+        let mut events = events.ok().and_then(Result::ok).unwrap_or_default();
+        events.retain(|noted| matches!(&noted.event, Event::TaskLost { task: Some(task), .. } if holds(task)));
+        (member, events)
     });
     let told = futures::future::join_all(asked).await;
-    let up: BTreeMap<&Task, Option<Duration>> = told.iter().map(|(member, up, _)| (&member.task, *up)).collect();
+    if told.iter().all(|(_, losses)| losses.is_empty()) {
+        // A status takes a node a quarter of a second: it measures rates.
+        return Vec::new();
+    }
+    let asked = cluster.members().map(async |member| {
+        let status = tokio::time::timeout(ANSWER_LIMIT, reached.status(&member.task)).await;
+        let up = status.ok().and_then(Result::ok).map(|status| Duration::from_millis(status.identity.up_ms));
+        (&member.task, up)
+    });
+    let up: BTreeMap<&Task, Option<Duration>> = futures::future::join_all(asked).await.into_iter().collect();
     let mut all = BTreeMap::new();
-    for (member, own_up, events) in &told {
+    for (member, losses) in &told {
+        let Some(own_up) = up.get(&member.task).copied().flatten() else { continue };
         // The time by the clock of the node that reports.
-        let Some(now) = own_up.map(|up| member.since_unix_ms.saturating_add(up.as_millis() as u64)) else { continue };
-        for noted in events {
+        let now = member.since_unix_ms.saturating_add(own_up.as_millis() as u64);
+        for noted in losses {
             let Event::TaskLost { task: Some(task), .. } = &noted.event else { continue };
-            let Some(up) = up.get(task).filter(|_| holds(task)) else { continue };
+            let Some(up) = up.get(task) else { continue };
             if is_younger(*up, Duration::from_millis(now.saturating_sub(noted.unix_ms))) {
                 all.insert(task.clone(), *up);
             }
