@@ -280,6 +280,8 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
         PieceOp::Op(op) => op.as_str(),
     };
     Ok(match role {
+        // A variant is no value of an engine.
+        Role::Const if let Ok(content) = node.attrs.variant("value") => Act::State(state::constant(content.clone())?),
         Role::Const => Act::Const(Value::Host(node.attrs.whole_tensor("value")?)),
         Role::Nothing => Act::Nothing,
         Role::ControlTrigger => Act::ControlTrigger,

@@ -54,6 +54,7 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
 pub(super) use named::Site;
 pub(super) use op::{OpContext, Outcome, StateOp};
+pub(super) use optional::constant;
 use registry::Registry;
 
 /// Compiles an op that touches state; `None` for other ops.

@@ -120,6 +120,12 @@ impl Boxed {
         &self.items
     }
 
+    /// The number or the bool in it, if it is a single variant with nothing else.
+    pub fn number(&self) -> Option<&Value> {
+        let (0, [Token::Value(number)]) = (self.shape.rank(), self.items.as_slice()) else { return None };
+        (number.rank() == 0 && number.dtype() != DType::String).then_some(number)
+    }
+
     /// Whether each of its variants is a ragged tensor.
     pub fn is_ragged(&self) -> bool {
         self.items.iter().all(|item| matches!(item, Token::Variant(Variant::Ragged(_))))

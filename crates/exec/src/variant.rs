@@ -6,8 +6,8 @@ pub(super) mod map;
 use std::sync::Arc;
 
 use meshtf_engine::Value;
-use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{Shape, Tensor};
 
 use super::sums::add;
 use map::TensorMap;
@@ -21,6 +21,10 @@ pub(super) fn zeros(token: Token) -> Result<Token> {
         Token::Variant(Variant::Boxed(boxed)) if boxed.is_ragged() => {
             let items = boxed.items().iter().cloned().map(zeros).collect::<Result<_>>()?;
             Boxed::new(boxed.shape.clone(), items).map(Token::from)
+        }
+        Token::Variant(Variant::Boxed(boxed)) if let Some(dtype) = boxed.number().map(Value::dtype) => {
+            let zero = Tensor::zeros(dtype, Shape::scalar())?;
+            Boxed::new(Shape::scalar(), vec![zero.into()]).map(Token::from)
         }
         Token::Variant(Variant::Ragged(ragged)) => {
             let (splits, values) = ragged.split_off()?;
@@ -58,7 +62,7 @@ pub(super) fn sum(a: Token, b: Token) -> Result<Token> {
             _ => Err(Failure::invalid("Cannot add optionals that hold different numbers of values.")),
         },
         (Token::Variant(Variant::Boxed(a)), Token::Variant(Variant::Boxed(b)))
-            if a.is_ragged() && b.is_ragged() && a.shape == b.shape =>
+            if a.is_ragged() && b.is_ragged() && a.shape == b.shape || a.number().is_some() && b.number().is_some() =>
         {
             let sums = a.items().iter().zip(b.items()).map(|(a, b)| sum(a.clone(), b.clone()));
             Boxed::new(a.shape.clone(), sums.collect::<Result<_>>()?).map(Token::from)

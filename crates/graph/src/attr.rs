@@ -28,6 +28,8 @@ pub enum Attr {
     Tensor(Tensor),
     /// A large tensor whose elements are all equal; its elements are allocated only when a step uses it.
     Filled(Filled),
+    /// A variant that contains a number or a bool: a tensor of rank 0.
+    Variant(Tensor),
     /// `list(int)`.
     Ints(Vec<i64>),
     /// `list(float)`.
@@ -105,7 +107,7 @@ impl Attr {
             Attr::Str(_) => (kind, is_list) == (AttrKind::Str, false),
             Attr::Type(_) => (kind, is_list) == (AttrKind::Type, false),
             Attr::Shape(_) => (kind, is_list) == (AttrKind::Shape, false),
-            Attr::Tensor(_) | Attr::Filled(_) => (kind, is_list) == (AttrKind::Tensor, false),
+            Attr::Tensor(_) | Attr::Filled(_) | Attr::Variant(_) => (kind, is_list) == (AttrKind::Tensor, false),
             Attr::Ints(_) => (kind, is_list) == (AttrKind::Int, true),
             Attr::Floats(_) => (kind, is_list) == (AttrKind::Float, true),
             Attr::Bools(_) => (kind, is_list) == (AttrKind::Bool, true),
@@ -224,15 +226,18 @@ impl Attrs {
         shape: Attr::Shape(v) => v, &PartialShape, "a shape";
         /// A tensor; for one that may be [`Attr::Filled`], see [`Attrs::whole_tensor`].
         tensor: Attr::Tensor(v) => v, &Tensor, "a tensor";
+        /// The content of a variant.
+        variant: Attr::Variant(v) => v, &Tensor, "a variant";
     }
 
-    /// The dtype and shape of a tensor, plain or [`Attr::Filled`].
+    /// The dtype and shape of a tensor, plain, [`Attr::Filled`] or [`Attr::Variant`].
     ///
     /// # Errors
     /// InvalidArgument if the attribute is missing or of another kind.
     pub fn tensor_type(&self, name: &str) -> Result<(DType, &Shape)> {
         match self.get(name) {
             Some(Attr::Filled(filled)) => Ok((filled.element.dtype(), &filled.shape)),
+            Some(Attr::Variant(content)) => Ok((DType::Variant, content.shape())),
             _ => self.tensor(name).map(|tensor| (tensor.dtype(), tensor.shape())),
         }
     }

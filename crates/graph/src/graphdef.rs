@@ -16,6 +16,7 @@ mod proto;
 mod read_json;
 mod tensor;
 mod value;
+mod variant;
 pub mod weigh;
 
 use std::collections::BTreeMap;
@@ -227,6 +228,7 @@ fn write_attr(attr: &Attr, names: &value::Names) -> Value {
             tensor_shape: Some(tensor::shape_proto(&v.shape().into())),
             ..tensor::to_proto(v.element())
         })),
+        Attr::Variant(v) => Value::Tensor(Box::new(variant::to_proto(v))),
         Attr::Ints(v) => list(ListValue { i: v.clone(), ..ListValue::default() }),
         Attr::Floats(v) => list(ListValue { f: v.clone(), ..ListValue::default() }),
         Attr::Bools(v) => list(ListValue { b: v.clone(), ..ListValue::default() }),

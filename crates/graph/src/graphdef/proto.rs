@@ -265,12 +265,26 @@ pub struct TensorProto {
     #[prost(int32, repeated, tag = "13")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub half_val: Vec<i32>,
+    #[prost(message, repeated, tag = "15")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variant_val: Vec<VariantTensorDataProto>,
     #[prost(uint32, repeated, tag = "16")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uint32_val: Vec<u32>,
     #[prost(uint64, repeated, tag = "17")]
     #[serde(serialize_with = "texts", skip_serializing_if = "Vec::is_empty")]
     pub uint64_val: Vec<u64>,
+}
+
+/// A variant: the name of its type, and its content in an encoding of that type.
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VariantTensorDataProto {
+    #[prost(string, tag = "1")]
+    pub type_name: String,
+    #[prost(bytes, tag = "2")]
+    #[serde(serialize_with = "base64", skip_serializing_if = "Vec::is_empty")]
+    pub metadata: Vec<u8>,
 }
 
 /// The names of `tensorflow.DataType` that meshtf has no dtype for, without their `DT_`.

@@ -14,7 +14,8 @@ use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole};
 
 use super::proto::{
     ArgDef, AttrDef, AttrValue, Dim, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, ListValue, NameAttrList,
-    NodeDef, Signature, TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
+    NodeDef, Signature, TensorProto, TensorShapeProto, Value as Held, VariantTensorDataProto, VersionDef,
+    data_type_number,
 };
 
 type Read<T> = Result<T, Fault>;
@@ -250,6 +251,21 @@ fn dim(value: &Value, path: Path) -> Read<Dim> {
     Ok(dim)
 }
 
+fn variant(value: &Value, path: Path) -> Read<VariantTensorDataProto> {
+    let mut variant = VariantTensorDataProto::default();
+    message(value, path, "VariantTensorDataProto", |field, value, path| {
+        match field {
+            "typeName" => variant.type_name = string(value, path)?,
+            "metadata" => variant.metadata = bytes(value, path)?,
+            // No content that a constant may have needs tensors.
+            "tensors" => {}
+            _ => return unknown(&["typeName", "metadata", "tensors"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(variant)
+}
+
 fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
     let mut tensor = TensorProto::default();
     message(value, path, "TensorProto", |field, value, path| {
@@ -268,8 +284,9 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
             "halfVal" => tensor.half_val = list(value, path, number)?,
             "uint32Val" => tensor.uint32_val = list(value, path, number)?,
             "uint64Val" => tensor.uint64_val = list(value, path, number)?,
+            "variantVal" => tensor.variant_val = list(value, path, variant)?,
             // Such dtypes are refused by their name later.
-            "versionNumber" | "resourceHandleVal" | "variantVal" | "float8Val" => {}
+            "versionNumber" | "resourceHandleVal" | "float8Val" => {}
             _ => return unknown(&["dtype", "tensorShape", "tensorContent", "floatVal", "intVal", "stringVal"]),
         }
         Ok(Known::Yes)

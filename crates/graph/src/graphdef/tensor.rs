@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use meshtf_tensor::{Complex, DType, Data, Element, PartialShape, Shape, Tensor};
 
 use super::proto::{Dim, TensorProto, TensorShapeProto, data_type_name};
+use super::variant;
 use crate::program::Budget;
 use crate::{Attr, Filled};
 
@@ -40,6 +41,9 @@ pub(super) fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
 pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Result<Attr, String> {
     let dtype = dtype(proto.dtype)?;
     let shape = shape(&proto)?;
+    if dtype == DType::Variant {
+        return variant::from_proto(&proto, &shape);
+    }
     let stated = [
         proto.float_val.len(),
         proto.double_val.len(),

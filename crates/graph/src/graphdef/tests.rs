@@ -86,7 +86,13 @@ fn what_cannot_be_held_is_refused_by_name() {
         r#"{"dtype": "DT_COMPLEX64", "scomplexVal": [1, 2, 3]}"#,
         "has 3 numbers in scomplexVal, which holds two for each",
     );
-    check(r#"{"dtype": "DT_VARIANT"}"#, "DT_VARIANT");
+    check(r#"{"dtype": "DT_VARIANT"}"#, "has 0 variants and the shape []; a constant of DT_VARIANT is one");
+    check(
+        r#"{"dtype": "DT_VARIANT", "variantVal": [{"typeName": "x"}]}"#,
+        "of type \"x\"; a constant of DT_VARIANT is one",
+    );
+    let short = r#"{"dtype": "DT_VARIANT", "variantVal": [{"typeName": "int", "metadata": "AAA="}]}"#;
+    check(short, "takes 4 bytes, got 2");
     check(r#"{"dtype": "DT_QUINT8", "intVal": [256]}"#, "has 256 in intVal");
     check(r#"{"dtype": "DT_NONSENSE"}"#, "is not a dtype");
     check(r#"{"dtype": 4711}"#, "4711");
@@ -146,6 +152,20 @@ fn a_large_constant_of_one_value_stays_one_value() {
     check(&format!(r#"{{"dtype": "DT_INT64", {}}}"#, dims(1 << 27)), (DType::I64, 1 << 27, Tensor::scalar(0i64)));
     let text = format!(r#"{{"dtype": "DT_INT32", {}, "intVal": [7]}}"#, dims(65_536));
     assert_eq!(constant(&text), Ok(Tensor::vector(vec![7i32; 65_536])));
+}
+
+/// As TensorFlow's aggregate_ops_test writes the int 3.
+#[test]
+fn a_constant_variant_contains_a_number() {
+    let value =
+        r#"{"dtype": "DT_VARIANT", "tensorShape": {}, "variantVal": [{"typeName": "int", "metadata": "AwAAAA=="}]}"#;
+    let node = format!(
+        r#"{{"node": [{{"name": "c", "op": "Const", "attr": {{"dtype": {{"type": "DT_VARIANT"}}, "value": {{"tensor": {value}}}}}}}]}}"#
+    );
+    let nodes = from_json(&node).unwrap();
+    assert_eq!(nodes[0].attrs.get("value"), Some(&Attr::Variant(Tensor::scalar(3i32))));
+    assert_eq!(nodes[0].attrs.tensor_type("value"), Ok((DType::Variant, &meshtf_tensor::Shape::scalar())));
+    assert_eq!(from_binary(&to_binary(&nodes)).unwrap(), nodes);
 }
 
 /// Before version 24, clients wrote [] for an unknown shape.

@@ -251,9 +251,12 @@ pub static TENSOR: Schema = Schema(&[
     (11, Field::Numbers(1)),
     (12, Field::Numbers(8)),
     (13, Field::Numbers(4)),
+    (15, Field::Many(size_of::<proto::VariantTensorDataProto>(), &VARIANT)),
     (16, Field::Numbers(4)),
     (17, Field::Numbers(8)),
 ]);
+
+static VARIANT: Schema = Schema(&[(1, Field::Text), (2, Field::Text)]);
 
 #[cfg(test)]
 mod tests {
@@ -282,6 +285,7 @@ mod tests {
             int64_val: vec![1],
             bool_val: vec![true],
             half_val: vec![1],
+            variant_val: vec![VariantTensorDataProto { type_name: "int".into(), metadata: vec![1] }],
             uint32_val: vec![1],
             uint64_val: vec![1],
         }

@@ -114,7 +114,7 @@ fn attr(name: &str, value: &Attr) -> Option<Value> {
         Attr::Types(v) if has_kind => v.iter().map(dtype).collect(),
         Attr::Shapes(v) if has_kind => v.iter().map(shape).collect(),
         // No op that graph.json can contain has one.
-        Attr::Func(_) | Attr::Funcs(_) => return None,
+        Attr::Func(_) | Attr::Funcs(_) | Attr::Variant(_) => return None,
         Attr::Type(_) | Attr::Shape(_) | Attr::Tensor(_) | Attr::Filled(_) | Attr::Types(_) | Attr::Shapes(_) => {
             return None;
         }

@@ -212,7 +212,7 @@ fn value(attr: &Attr) -> String {
         Attr::Types(dtypes) => list(dtypes),
         Attr::Shapes(shapes) => list(shapes),
         Attr::Empty => "[]".to_owned(),
-        Attr::Tensor(tensor) => tensor.to_string(),
+        Attr::Tensor(tensor) | Attr::Variant(tensor) => tensor.to_string(),
         Attr::Filled(_) | Attr::Func(_) | Attr::Funcs(_) => "a value".to_owned(),
     }
 }
