@@ -213,7 +213,7 @@ impl Master {
 
     /// Ends a session at once, including its requests that are being planned.
     fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
-        let closed = Failure::new(Code::Cancelled, "the session was closed");
+        let closed = closed();
         let job = PlanRequest { client: client.clone(), id, request: Request::Close { session }, tensors: Vec::new() };
         // The planner first: the session's opening, if it was under way, is then either done and visible below, or followed by
         // this job.
@@ -456,7 +456,7 @@ impl State {
             }
             // The request under way when the client closed it may have been its opening.
             Request::Close { session } => {
-                self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
+                self.close(client, session, &closed());
                 Ok(Some(Reply::Closed))
             }
             Request::Claim { session, names } => self.claim(client, id, session, names).map(|()| None),
@@ -560,6 +560,11 @@ impl State {
             self.on(&handle, SessionEvent::Down { peer, failure });
         }
     }
+}
+
+/// The failure of the steps and requests of a session that its client closed; clients of TensorFlow look for "was cancelled".
+fn closed() -> Failure {
+    Failure::new(Code::Cancelled, "the session was closed by its client, and its work was cancelled")
 }
 
 /// Notes that something failed because of a limit, if that is the reason.

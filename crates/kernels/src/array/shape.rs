@@ -232,9 +232,10 @@ fn concat_offset(inputs: Inputs) -> Result<Outputs> {
             let fits = shape.len() == first.len()
                 && shape.iter().zip(&first).enumerate().all(|(at, (a, b))| at == axis || a == b);
             if !fits {
+                let (own, other) = (spaced(&shape), spaced(&first));
                 return Err(Failure::invalid(format!(
-                    "All dimensions except {axis} must match. Input {i} has shape {shape:?} and doesn't match input 0 with \
-                     shape {first:?}."
+                    "All dimensions except {axis} must match. Input {i} has shape {own} and doesn't match input 0 with shape \
+                     {other}."
                 )));
             }
             let mut offsets = vec![0; shape.len()];
@@ -243,6 +244,11 @@ fn concat_offset(inputs: Inputs) -> Result<Outputs> {
             call::ints(tensor.dtype(), [offsets.len()], &offsets)
         })
         .collect()
+}
+
+/// Sizes as TensorFlow writes the elements of a vector: `[2 7 10]`.
+fn spaced(sizes: &[i64]) -> String {
+    format!("[{}]", sizes.iter().map(i64::to_string).collect::<Vec<_>>().join(" "))
 }
 
 fn bitcast(x: Tensor, to: DType) -> Result<Tensor> {
