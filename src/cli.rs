@@ -49,6 +49,7 @@ mod ranked;
 mod reach;
 mod run;
 mod runs;
+mod serve;
 mod server;
 mod signals;
 mod status;
@@ -158,6 +159,7 @@ enum Command {
     Tf(tf::Args),
     Submit(submit::Args),
     Run(run::Args),
+    Serve(serve::Args),
     Burn(burn::Args),
     Ps(ps::Args),
     Status(status::Args),
@@ -251,6 +253,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Tf(args) => tf::tf(args),
         Command::Submit(args) => in_runtime(submit::submit(args)),
         Command::Run(args) => within(args.memory.budget(), |budget| run::run(args, budget)),
+        Command::Serve(args) => within(args.host.memory.budget(), |budget| serve::serve(args, budget)),
         Command::Burn(args) => within(args.memory.budget(), |budget| burn::burn(args, budget)),
         Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Status(args) => in_runtime(status::status(args)),

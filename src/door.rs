@@ -4,6 +4,7 @@
 mod browser;
 pub mod burn;
 mod listener;
+pub mod serving;
 pub mod tensorflow;
 pub mod web;
 
@@ -11,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshtf_tensor::failure::Failure;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -118,6 +120,9 @@ pub enum DoorError {
     /// It cannot listen at its address.
     #[error("cannot listen on {flag} {address}: {source}")]
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
+    /// The session of a model could not be opened.
+    #[error("{0}")]
+    Session(Failure),
 }
 
 /// Listens for the clients of a door, at both loopback addresses if at one, and returns its actual address. The door is open to

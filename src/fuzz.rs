@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "literal", run: |bytes| text(bytes, literals) },
     Target { name: "npy", run: numpy },
     Target { name: "op", run: meshtf_exec::fuzz::op },
+    Target { name: "prediction", run: |bytes| text(bytes, crate::door::serving::fuzz::request) },
     Target { name: "saved", run: meshtf_exec::fuzz::saved },
     Target { name: "saved_model", run: saved_model },
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },

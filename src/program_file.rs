@@ -54,6 +54,16 @@ impl Ports {
         self.inputs.iter().map(|port| port.tensor.clone()).chain(self.fed.clone()).collect()
     }
 
+    /// The name of an output of the model that is fetched by this tensor; the tensor's own if it has none.
+    pub fn name<'a>(&'a self, tensor: &'a str) -> &'a str {
+        let of_signature = self.named.iter().find(|(_, own)| own == tensor && !self.fed.contains(own));
+        match (self.output(tensor), of_signature) {
+            (Some(port), _) => &port.name,
+            (None, Some((name, _))) => name,
+            (None, None) => tensor,
+        }
+    }
+
     /// The input that is fed by this tensor.
     pub fn input(&self, tensor: &str) -> Option<&Port> {
         self.inputs.iter().find(|port| port.tensor == tensor)

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use self::log::Log;
 use self::looks::Looks;
-use self::process::Process;
+pub(super) use self::metrics::{Text, one};
+pub(super) use self::process::Process;
 use self::recent::Recent;
 use crate::Client;
 use meshtf_tensor::failure;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
+pub(super) use crate::protocol::runs::StepTimes;
 use crate::unauthenticated::UnauthenticatedPeers;
 
 /// The flag of the command line that opens it.

@@ -39,6 +39,7 @@ mod predict;
 mod remedies;
 mod runs;
 mod sandbox;
+mod serve;
 mod server;
 mod shared;
 mod state;

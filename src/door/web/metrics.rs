@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use meshtf_tensor::device::Task;
 
 use super::process::Process;
-use crate::protocol::runs::{BOUNDS_US, RunStatus, RunsStatus, Series};
+use crate::protocol::runs::{BOUNDS_US, RunStatus, RunsStatus, Series, StepTimes};
 use crate::protocol::status::{LinkState, NodeStatus};
 
 /// All metrics of a node, and of its process.
 pub fn text(status: &NodeStatus, runs: &RunsStatus, process: &Process) -> String {
-    let mut text = Text(String::new());
+    let mut text = Text::new();
     text.of_process(process);
     let identity = &status.identity;
     let task = identity.task.as_ref().map(Task::short).unwrap_or_default();
@@ -140,15 +140,24 @@ pub fn text(status: &NodeStatus, runs: &RunsStatus, process: &Process) -> String
     text.0
 }
 
-fn one(value: f64) -> [(Vec<(&'static str, String)>, f64); 1] {
+pub fn one(value: f64) -> [(Vec<(&'static str, String)>, f64); 1] {
     [(Vec::new(), value)]
 }
 
-struct Text(String);
+/// Metrics as text.
+pub struct Text(String);
 
 impl Text {
+    pub fn new() -> Text {
+        Text(String::new())
+    }
+
+    pub fn into_string(self) -> String {
+        self.0
+    }
+
     /// By the names of Prometheus' client libraries.
-    fn of_process(&mut self, process: &Process) {
+    pub fn of_process(&mut self, process: &Process) {
         let own = |value: Option<f64>| value.into_iter().flat_map(one);
         let count = |value: Option<usize>| own(value.map(|value| value as f64));
         let bytes = |value: Option<u64>| own(value.map(|value| value as f64));
@@ -166,14 +175,7 @@ impl Text {
     fn of_runs(&mut self, RunsStatus { runs, step_times }: &RunsStatus) {
         let name = "meshtf_step_seconds";
         let help = "How long steps took, of all sessions whose master the node was: from the end of the step before.";
-        let _never = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} histogram");
-        let bounds = BOUNDS_US.iter().map(|bound| (*bound as f64 / 1e6).to_string()).chain(["+Inf".to_owned()]);
-        let mut so_far = 0;
-        for (bound, count) in bounds.zip(step_times.counts) {
-            so_far += count;
-            let _never = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {so_far}");
-        }
-        let _never = writeln!(self.0, "{name}_sum {}\n{name}_count {so_far}", step_times.sum_us as f64 / 1e6);
+        self.histogram(name, help, step_times);
         let under_way = || {
             let labels = |run: &RunStatus| {
                 vec![("graph", run.report.title.clone()), ("session", run.report.session.to_string())]
@@ -202,11 +204,22 @@ impl Text {
         self.gauge("meshtf_run_value", help, under_way().flat_map(values));
     }
 
+    pub fn histogram(&mut self, name: &str, help: &str, times: &StepTimes) {
+        let _never = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let bounds = BOUNDS_US.iter().map(|bound| (*bound as f64 / 1e6).to_string()).chain(["+Inf".to_owned()]);
+        let mut so_far = 0;
+        for (bound, count) in bounds.zip(times.counts) {
+            so_far += count;
+            let _never = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {so_far}");
+        }
+        let _never = writeln!(self.0, "{name}_sum {}\n{name}_count {so_far}", times.sum_us as f64 / 1e6);
+    }
+
     fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>) {
         self.metric(name, "gauge", help, samples);
     }
 
-    fn counter(
+    pub fn counter(
         &mut self,
         name: &str,
         help: &str,
@@ -248,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::look::Point;
-    use crate::protocol::runs::{Report, StepTimes};
+    use crate::protocol::runs::Report;
     use crate::protocol::status::{
         DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus, Totals,
     };
