@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use meshtf::door::serving;
 use meshtf::doors::{Door, DoorConfig, DoorError, ServedModel, ServedPort};
 use meshtf::protocol::SessionOptions;
@@ -154,12 +153,12 @@ async fn open(
 ) -> Result<Door, Trouble> {
     let name = model.name.clone();
     let (opening, reached) = (Arc::new(opening), Arc::downgrade(reached));
-    let sessions = move || -> BoxFuture<'static, Result<Session, Failure>> {
+    let sessions = move || {
         let (opening, reached) = (Arc::clone(&opening), reached.upgrade());
-        Box::pin(async move {
+        async move {
             let ended = || Failure::new(Code::Cancelled, "the server is being closed");
             opening.open(&*reached.ok_or_else(ended)?).await
-        })
+        }
     };
     let door = serving::open(sessions, model, config).await.map_err(|error| match error {
         DoorError::Session(failure) => Trouble::from(failure),

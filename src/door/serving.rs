@@ -14,7 +14,6 @@ mod value;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use futures::future::BoxFuture;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, PartialShape, Tensor};
@@ -39,6 +38,23 @@ const MAX_BODIES: usize = 4 * MAX_BODY;
 const VERSION: &str = "1";
 
 /// A model as a server presents it.
+///
+/// ```
+/// use meshtf::doors::{ServedModel, ServedPort};
+/// use meshtf::tensor::{DType, PartialShape};
+///
+/// let port = |name: &str| ServedPort {
+///     name: name.to_owned(),
+///     tensor: format!("{name}:0"),
+///     dtype: DType::F32,
+///     shape: PartialShape(Some(vec![None, Some(2)])),
+///     is_optional: false,
+/// };
+/// // Examples of several requests are computed together, up to 32.
+/// let (name, inputs, outputs) = ("double".to_owned(), vec![port("x")], vec![port("y")]);
+/// let model = ServedModel { name, inputs, outputs, fixed: Vec::new(), batch: 32 };
+/// assert_eq!(model.inputs[0].tensor, "x:0");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServedModel {
     /// Its name in the addresses of requests: letters, digits, `.`, `_` and `-`.
@@ -54,6 +70,17 @@ pub struct ServedModel {
 }
 
 /// An input or an output of a model.
+///
+/// ```
+/// use meshtf::doors::ServedPort;
+/// use meshtf::tensor::{DType, PartialShape};
+///
+/// // Any number of images in RGB.
+/// let shape = PartialShape(Some(vec![None, Some(224), Some(224), Some(3)]));
+/// let (name, tensor) = ("image".to_owned(), "serving_default_image:0".to_owned());
+/// let port = ServedPort { name, tensor, dtype: DType::U8, shape, is_optional: false };
+/// assert_eq!(port.shape.to_string(), "[?,224,224,3]");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServedPort {
     /// Its name in requests and answers.
@@ -106,7 +133,6 @@ struct Counts {
 /// ```no_run
 /// use std::sync::Arc;
 ///
-/// use futures::future::BoxFuture;
 /// use meshtf::doors::{DoorConfig, ServedModel, ServedPort, open_serving};
 /// use meshtf::graph::{Graph, GraphBuilder};
 /// use meshtf::tensor::{DType, PartialShape};
@@ -118,9 +144,9 @@ struct Counts {
 /// graph.op("Mul").name("y").input(x).input(2f32).build()?;
 /// let cluster = Arc::new(LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?);
 /// let graph = Arc::new(graph.finish()?);
-/// let sessions = move || -> BoxFuture<'static, _> {
+/// let sessions = move || {
 ///     let (cluster, graph) = (Arc::clone(&cluster), Arc::clone(&graph));
-///     Box::pin(async move { cluster.session(Graph::clone(&graph), None, SessionOptions::default()).await })
+///     async move { cluster.session(Graph::clone(&graph), None, SessionOptions::default()).await }
 /// };
 ///
 /// let port = |name: &str| ServedPort {
@@ -144,8 +170,8 @@ struct Counts {
 ///
 /// # Cancellation
 /// Nothing stays open if the future is dropped.
-pub async fn open(
-    sessions: impl Fn() -> BoxFuture<'static, Result<Session>> + Send + Sync + 'static,
+pub async fn open<F: Future<Output = Result<Session>> + Send + 'static>(
+    sessions: impl Fn() -> F + Send + Sync + 'static,
     model: ServedModel,
     config: DoorConfig,
 ) -> std::result::Result<Door, DoorError> {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use tokio::sync::Notify;
@@ -55,9 +54,9 @@ impl Opened {
 }
 
 /// Opens a session each time that one was lost, until it is dropped.
-pub(super) async fn keep(
+pub(super) async fn keep<F: Future<Output = Result<Session>> + Send>(
     serving: Arc<Serving>,
-    sessions: impl Fn() -> BoxFuture<'static, Result<Session>> + Send + Sync + 'static,
+    sessions: impl Fn() -> F + Send + Sync + 'static,
 ) {
     let (opened, name) = (&serving.opened, &serving.model.name);
     loop {
