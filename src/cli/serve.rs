@@ -44,7 +44,7 @@ Examples:
   meshtf serve model.onnx --http 0.0.0.0:8000 --http-token-file token
 
 Ask it:
-  curl -d '{\"instances\": [[1, 2]]}' 127.0.0.1:8000/v1/models/m:predict")]
+  curl -d '{\"instances\": [[1, 2]]}' 127.0.0.1:8000/v1/models/model:predict")]
 pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,
@@ -186,7 +186,10 @@ fn model(args: &Args, job: &StepRequest) -> Result<ServedModel, Trouble> {
         None => name_of(&job.file),
     };
     let graph = &job.graph;
-    let inputs = inputs(job)?;
+    let mut inputs = inputs(job)?;
+    for input in &mut inputs {
+        input.is_optional |= job.feeds.iter().any(|(tensor, _)| *tensor == input.tensor);
+    }
     let outputs =
         job.fetches.iter().map(|tensor| port(graph, job.ports.name(tensor), tensor)).collect::<Result<_, _>>()?;
     let batch = args.max_batch as usize;

@@ -17,7 +17,7 @@ use std::time::Instant;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, PartialShape, Tensor};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use self::batch::Batches;
@@ -31,9 +31,11 @@ use crate::unauthenticated::UnauthenticatedPeers;
 const FLAG: &str = "--http";
 /// Maximum number of connections of clients that need no token, or have presented it.
 const MAX_CONNECTIONS: usize = 512;
-/// Maximum size of a request's body in bytes, and of all bodies that are read or answered at a time.
+/// Maximum size of a request's body in bytes, and of all bodies of stated lengths that are read or answered at a time.
 const MAX_BODY: usize = 32 << 20;
 const MAX_BODIES: usize = 4 * MAX_BODY;
+/// Maximum number of bodies of unknown lengths that are read or answered at a time.
+const MAX_UNSIZED: usize = 4;
 /// The only version that a server has.
 const VERSION: &str = "1";
 
@@ -63,7 +65,7 @@ pub struct ServedModel {
     pub inputs: Vec<ServedPort>,
     /// The tensors that they are answered with.
     pub outputs: Vec<ServedPort>,
-    /// Values of other tensors, the same in all steps; of an input, they stand in where a request gives none.
+    /// Values of other tensors, the same in all steps; of an optional input, they stand in where a request gives none.
     pub fixed: Vec<(String, Tensor)>,
     /// Maximum number of examples that are computed together for several requests. 1: each request has a step of its own.
     pub batch: usize,
@@ -101,23 +103,27 @@ struct Asked {
     fetches: Vec<usize>,
 }
 
+/// The place of a body among those that may be in memory.
+type Held = Option<OwnedSemaphorePermit>;
+
 /// The state that the connections share.
 struct Serving {
     opened: Opened,
-    model: ServedModel,
+    model: Arc<ServedModel>,
     /// The hash of the token.
     token: Option<blake3::Hash>,
     unauthenticated_peers: Arc<UnauthenticatedPeers>,
     connections: Arc<Semaphore>,
     /// KiB of bodies.
     bodies: Arc<Semaphore>,
+    unsized_bodies: Arc<Semaphore>,
     batches: Batches,
     counts: Mutex<Counts>,
 }
 
 #[derive(Default)]
 struct Counts {
-    /// From a whole request to its answer.
+    /// From a whole request to its whole answer.
     times: StepTimes,
     failed: u64,
     refused: u64,
@@ -179,11 +185,12 @@ pub async fn open<F: Future<Output = Result<Session>> + Send + 'static>(
     let (batches, waiting) = Batches::new(model.batch);
     let serving = Arc::new(Serving {
         opened: Opened::new(sessions().await.map_err(DoorError::Session)?),
-        model,
+        model: Arc::new(model),
         token: config.token.map(|token| blake3::hash(token.as_bytes())),
         unauthenticated_peers: UnauthenticatedPeers::new(),
         connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
         bodies: Arc::new(Semaphore::new(MAX_BODIES >> 10)),
+        unsized_bodies: Arc::new(Semaphore::new(MAX_UNSIZED)),
         batches,
         counts: Mutex::default(),
     });
@@ -202,20 +209,20 @@ impl Serving {
         self.token.is_none_or(|own| blake3::hash(token) == own)
     }
 
-    /// The values of the outputs that a request asks for, and counts it.
-    async fn answer(&self, asked: Asked) -> Result<Vec<Tensor>> {
-        let began = Instant::now();
-        let answer = match self.check(&asked) {
-            Ok(()) => self.batches.answer(self, asked).await,
-            Err(failure) => Err(failure),
-        };
+    /// The values of the outputs that a request asks for.
+    async fn answer(&self, asked: Asked, held: Held) -> Result<Vec<Tensor>> {
+        self.check(&asked)?;
+        self.batches.answer(self, asked, held).await
+    }
+
+    /// Counts a request that was read at this time.
+    fn count(&self, read: Instant, failure: Option<Code>) {
         let mut counts = lock(&self.counts);
-        match &answer {
-            Ok(_) => counts.times.add(1, began.elapsed().as_nanos() as u64),
-            Err(failure) if failure.code == Code::InvalidArgument => counts.refused += 1,
-            Err(_) => counts.failed += 1,
+        match failure {
+            None => counts.times.add(1, read.elapsed().as_nanos() as u64),
+            Some(Code::InvalidArgument) => counts.refused += 1,
+            Some(_) => counts.failed += 1,
         }
-        answer
     }
 
     /// Refuses values that do not fit the model, and a request without one that it needs.
@@ -232,11 +239,7 @@ impl Serving {
                 return Err(Failure::invalid(why));
             }
         }
-        let is_given = |place: usize, port: &ServedPort| {
-            feeds.iter().any(|(own, _)| *own == place)
-                || port.is_optional
-                || self.model.fixed.iter().any(|(tensor, _)| *tensor == port.tensor)
-        };
+        let is_given = |place: usize, port: &ServedPort| port.is_optional || feeds.iter().any(|(own, _)| *own == place);
         match self.model.inputs.iter().enumerate().find(|(place, port)| !is_given(*place, port)) {
             Some((_, port)) => Err(Failure::invalid(format!(
                 "input {} is missing; the model takes {}",
@@ -249,7 +252,7 @@ impl Serving {
 
     /// One step.
     async fn step(&self, feeds: &[(usize, Tensor)], fetches: &[usize]) -> Result<Vec<Tensor>> {
-        let ServedModel { inputs, outputs, fixed, .. } = &self.model;
+        let ServedModel { inputs, outputs, fixed, .. } = &*self.model;
         let session = self.opened.session()?;
         let mut run = session.run().fetches(fetches.iter().map(|place| &outputs[*place].tensor));
         for (place, value) in feeds {
@@ -271,9 +274,13 @@ impl Serving {
         let counts = lock(&self.counts);
         let help = "How long requests took that were answered, from the whole request to its answer.";
         text.histogram("meshtf_serve_request_seconds", help, &counts.times);
-        let refused = "Requests whose values did not fit the model.";
+        let refused = "Requests that could not be read, or did not fit the model.";
         text.counter("meshtf_serve_refused_total", refused, one(counts.refused as f64));
-        text.counter("meshtf_serve_failed_total", "Requests that failed otherwise.", one(counts.failed as f64));
+        text.counter(
+            "meshtf_serve_failed_total",
+            "Requests that failed for another reason.",
+            one(counts.failed as f64),
+        );
         text.counter("meshtf_serve_steps_total", "Steps of the model.", one(counts.steps as f64));
         let together = "Requests that were computed together with others.";
         text.counter("meshtf_serve_batched_total", together, one(counts.together as f64));
@@ -303,6 +310,8 @@ pub mod fuzz {
         let inputs = vec![port("x", DType::F32), port("n", DType::I64), port("tag", DType::String)];
         let outputs = vec![port("y", DType::F32)];
         let model = ServedModel { name: "m".to_owned(), inputs, outputs, fixed: Vec::new(), batch: 1 };
-        rest::asked(&model, text).is_ok() || infer::asked(&model, text).is_ok()
+        rest::asked(&model, text).is_ok()
+            || infer::asked(&model, text, &[0; 8]).is_ok()
+            || infer::asked(&model, text, &[]).is_ok()
     }
 }

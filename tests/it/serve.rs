@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::sandbox::{Running, Sandbox, wait_until};
 
 const SOON: Duration = Duration::from_secs(60);
-/// y = x·w + b, with w = (1, 1) and b = 0.5; and the mean over all examples.
+/// y = x·w + b, with w = (1, 1) and b = 0.5; and the places of the elements that are not 0, whose number is not known before.
 const LINEAR: &str = r#"{"version": 1, "fetch": ["y"],
     "variables": {"w": {"shape": [2, 1], "initial": 1}, "b": {"shape": [1], "initial": 0.5}},
     "nodes": {
         "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}},
         "xw": {"op": "MatMul", "inputs": ["x", "w"], "device": "/job:local/task:0"},
         "y": {"op": "AddV2", "inputs": ["xw", "b"]},
-        "mean": {"op": "Mean", "inputs": ["y", 0]}}}"#;
+        "places": {"op": "Where", "inputs": ["x"]}}}"#;
 
 /// A server, and its address.
 fn served(sandbox: &Sandbox, arguments: &[&str]) -> (Running, SocketAddr) {
@@ -108,7 +108,7 @@ fn a_model_answers_both_interfaces() {
         assert!(status == 400 && answer.contains("line 1, column 16"), "{answer}");
         let (status, metrics) = connection.ask("GET", "/metrics", "", "");
         assert!(status == 200 && metrics.contains("meshtf_serve_request_seconds_count 3\n"), "{metrics}");
-        assert!(metrics.contains("meshtf_serve_refused_total 2\n"), "{metrics}");
+        assert!(metrics.contains("meshtf_serve_refused_total 3\n"), "{metrics}");
         child.signal("TERM");
         child.end().expect(0);
     }
@@ -166,18 +166,18 @@ fn requests_that_wait_are_computed_together() {
     assert!(count("meshtf_serve_steps_total") <= CLIENTS * REQUESTS - together / 2, "{metrics}");
 }
 
-/// The mean over all examples has no row for each: the requests are computed alone, and right.
+/// An output has two rows for each example: the requests are computed alone, and right.
 #[test]
 fn a_model_that_mixes_examples_is_not_computed_together() {
     let sandbox = Sandbox::new();
-    let (_server, address) = served(&sandbox, &["--local", "--max-batch", "64", "--fetch", "mean"]);
+    let (_server, address) = served(&sandbox, &["--local", "--max-batch", "64", "--fetch", "places"]);
     thread::scope(|scope| {
-        for client in 0..4 {
+        for _ in 0..4 {
             scope.spawn(move || {
                 let mut connection = Connection::to(address);
                 for _ in 0..20 {
-                    let columns = json!({ "inputs": [[f64::from(client), 0.0]] });
-                    let want = json!({ "outputs": [f64::from(client) + 0.5] });
+                    let columns = json!({ "inputs": [[1.0, 2.0]] });
+                    let want = json!({ "outputs": [[0, 0], [0, 1]] });
                     assert_eq!(connection.post("/v1/models/linear:predict", &columns), (200, want));
                 }
             });

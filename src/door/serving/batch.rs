@@ -1,8 +1,9 @@
 //! The steps of a server: each request has one of its own, or shares one with those that wait at the same time.
 //!
 //! Requests that feed the same inputs, whose values differ in the number of examples (the first dimension) alone, are
-//! concatenated, and the outputs are divided among them again. If an output has no such dimension, the model cannot be computed
-//! so, and from then on each request has its own step.
+//! concatenated, and the outputs are divided among them again: if the model leaves the first dimension of all of these inputs
+//! and outputs open. If an output has another one than the examples nevertheless, the model does not compute each example by
+//! itself, and from then on each request has its own step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use meshtf_tensor::{Data, Shape, Tensor, memory};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::{Asked, Serving};
+use super::{Asked, Held, ServedModel, ServedPort, Serving};
 
 /// Maximum number of steps under way.
 const MAX_STEPS: usize = 16;
-/// The same if requests share steps: while one is computed and another is on its way, a third gathers requests.
+/// The same if requests share steps. Requests gather while so many are under way.
 const MAX_SHARED_STEPS: usize = 3;
 /// Maximum number of requests that wait for a step.
 const MAX_WAITING: usize = 256;
@@ -38,6 +39,8 @@ pub(super) struct Job {
     asked: Asked,
     examples: usize,
     answer: oneshot::Sender<Result<Vec<Tensor>>>,
+    /// The place of its body among those that may be in memory.
+    _held: Held,
 }
 
 impl Batches {
@@ -51,16 +54,33 @@ impl Batches {
     ///
     /// # Cancellation
     /// A request that is dropped while it waits is not computed.
-    pub async fn answer(&self, serving: &Serving, asked: Asked) -> Result<Vec<Tensor>> {
-        let shared = examples(&asked).filter(|count| *count < self.most && !self.is_mixing.load(Ordering::Relaxed));
+    pub async fn answer(&self, serving: &Serving, asked: Asked, held: Held) -> Result<Vec<Tensor>> {
+        let is_open = |examples: &usize| *examples < self.most && !self.is_mixing.load(Ordering::Relaxed);
+        let shared = examples(&asked).filter(is_open).filter(|_| is_by_example(&serving.model, &asked));
         let Some(examples) = shared else {
             let _place = self.places.acquire().await.map_err(|_| closed())?;
             return serving.step(&asked.feeds, &asked.fetches).await;
         };
         let (answer, answered) = oneshot::channel();
-        self.queue.send(Job { asked, examples, answer }).await.map_err(|_| closed())?;
-        answered.await.map_err(|_| closed())?
+        self.queue.send(Job { asked, examples, answer, _held: held }).await.map_err(|_| closed())?;
+        answered.await.map_err(|_| Failure::new(Code::Internal, "the step ended without an answer"))?
     }
+}
+
+/// Whether the model leaves the first dimension of what a request gives and takes open, and no value that stands in for an input
+/// has one of its own.
+fn is_by_example(model: &ServedModel, asked: &Asked) -> bool {
+    let first = |port: &ServedPort| port.shape.0.as_ref().map(|sizes| sizes.first().copied());
+    let is_open = |port: &ServedPort| first(port) == Some(Some(None));
+    let is_one = |size: Option<usize>| size.is_none_or(|size| size == 1);
+    let is_given = |place: usize| asked.feeds.iter().any(|(own, _)| *own == place);
+    let is_fed = |tensor: &str| asked.feeds.iter().any(|(place, _)| model.inputs[*place].tensor == tensor);
+    let left_out = model.inputs.iter().enumerate().filter(|(place, _)| !is_given(*place)).map(|(_, port)| port);
+    asked.feeds.iter().all(|(place, _)| is_open(&model.inputs[*place]))
+        && asked.fetches.iter().all(|place| is_open(&model.outputs[*place]))
+        && model.fixed.iter().filter(|(tensor, _)| !is_fed(tensor)).all(|(_, value)| is_one(value.dims().first().copied()))
+        // A default has the shape that the model states.
+        && left_out.into_iter().all(|port| matches!(first(port), Some(None | Some(Some(1)))))
 }
 
 fn closed() -> Failure {
@@ -77,7 +97,7 @@ fn examples(asked: &Asked) -> Option<usize> {
 /// Computes the requests that share steps, until it is dropped.
 pub(super) async fn work(serving: Arc<Serving>, mut queue: mpsc::Receiver<Job>) {
     let (mut held, mut steps) = (VecDeque::new(), JoinSet::new());
-    while let Ok(place) = Arc::clone(&serving.batches.places).acquire_owned().await {
+    loop {
         while steps.try_join_next().is_some() {}
         let first = match held.pop_front() {
             Some(job) => job,
@@ -86,6 +106,7 @@ pub(super) async fn work(serving: Arc<Serving>, mut queue: mpsc::Receiver<Job>) 
                 None => return,
             },
         };
+        let Ok(place) = Arc::clone(&serving.batches.places).acquire_owned().await else { return };
         let jobs = gathered(first, &mut held, &mut queue, serving.batches.most);
         steps.spawn(compute(Arc::clone(&serving), jobs, place));
     }
@@ -98,7 +119,9 @@ fn gathered(first: Job, held: &mut VecDeque<Job>, queue: &mut mpsc::Receiver<Job
     // As many are looked at as may wait.
     while count < most && later.len() < MAX_WAITING {
         let Some(job) = held.pop_front().or_else(|| queue.try_recv().ok()) else { break };
-        if goes_with(&jobs[0].asked, &job.asked) && count + job.examples <= most {
+        if job.answer.is_closed() {
+            // Its client is gone.
+        } else if goes_with(&jobs[0].asked, &job.asked) && count + job.examples <= most {
             count += job.examples;
             jobs.push(job);
         } else {
@@ -134,23 +157,24 @@ async fn compute(serving: Arc<Serving>, mut jobs: Vec<Job>, _place: OwnedSemapho
             }
             Ok(None) => {
                 if !serving.batches.is_mixing.swap(true, Ordering::Relaxed) {
+                    serving.batches.places.add_permits(MAX_STEPS - MAX_SHARED_STEPS);
                     tracing::warn!(
                         "the outputs of {} have no row for each example: requests are not computed together",
                         serving.model.name
                     );
                 }
             }
-            // One of them may be the reason: each is computed by itself.
-            Err(failure) if failure.code == Code::InvalidArgument => {}
-            Err(failure) => {
+            Err(failure) if matches!(failure.code, Code::Unavailable | Code::Aborted | Code::Cancelled) => {
                 for job in jobs {
                     let _gone = job.answer.send(Err(failure.clone()));
                 }
                 return;
             }
+            // One of them, or their number, may be the reason: each is computed by itself.
+            Err(_) => {}
         }
     }
-    for job in jobs {
+    for job in jobs.into_iter().filter(|job| !job.answer.is_closed()) {
         let answer = serving.step(&job.asked.feeds, &job.asked.fetches).await;
         let _gone = job.answer.send(answer);
     }
@@ -216,12 +240,60 @@ pub(super) fn row(whole: &Tensor, at: usize) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
+    use meshtf_tensor::{DType, PartialShape};
+
     use super::*;
 
     fn job(rows: usize, value: f32) -> Job {
         let feeds = vec![(0, Tensor::from_vec([rows, 2], vec![value; 2 * rows]))];
         let asked = Asked { feeds, fetches: vec![0] };
-        Job { examples: examples(&asked).unwrap(), asked, answer: oneshot::channel().0 }
+        let (answer, waits) = oneshot::channel();
+        // The client waits for as long as the test.
+        std::mem::forget(waits);
+        Job { examples: examples(&asked).unwrap(), asked, answer, _held: None }
+    }
+
+    fn model() -> ServedModel {
+        let port = |name: &str, sizes: &[Option<usize>], is_optional: bool| ServedPort {
+            name: name.to_owned(),
+            tensor: name.to_owned(),
+            dtype: DType::F32,
+            shape: PartialShape(Some(sizes.to_vec())),
+            is_optional,
+        };
+        let inputs = vec![
+            port("x", &[None, Some(2)], false),
+            port("one", &[Some(1), Some(2)], false),
+            port("scale", &[], true),
+            port("mask", &[None, Some(2)], true),
+        ];
+        let outputs =
+            vec![port("y", &[None, Some(2)], false), port("classes", &[Some(2)], false), port("n", &[], false)];
+        ServedModel { name: "m".to_owned(), inputs, outputs, fixed: vec![], batch: 8 }
+    }
+
+    /// Otherwise a batch could have as many rows as an output by chance.
+    #[test]
+    fn only_open_first_dimensions_are_shared() {
+        let check = |feeds: &[usize], fetches: &[usize], fixed: Option<(&str, Tensor)>, shares: bool| {
+            let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            let feeds = feeds.iter().map(|place| (*place, Tensor::from_vec([1, 2], vec![0f32; 2]))).collect();
+            let asked = Asked { feeds, fetches: fetches.to_vec() };
+            assert_eq!(is_by_example(&ServedModel { fixed, ..model() }, &asked), shares, "{fetches:?}");
+        };
+        let mut own = model();
+        own.inputs.retain(|port| port.name != "one" && port.name != "mask");
+        let asked = |fetches: &[usize]| Asked {
+            feeds: vec![(0, Tensor::from_vec([1, 2], vec![0f32; 2]))],
+            fetches: fetches.to_vec(),
+        };
+        assert!(is_by_example(&own, &asked(&[0])));
+        assert!(!is_by_example(&own, &asked(&[0, 1])) && !is_by_example(&own, &asked(&[2])));
+        // An input of one example alone; a default that may have rows; a fixed value that has some.
+        check(&[0, 1, 3], &[0], None, false);
+        check(&[0], &[0], None, false);
+        check(&[0, 3], &[0], Some(("other", Tensor::from_vec([3, 1], vec![0f32; 3]))), false);
+        check(&[0, 3], &[0], Some(("other", Tensor::scalar(1f32))), true);
     }
 
     #[test]

@@ -2,17 +2,19 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::lock::lock;
 use tokio::net::TcpStream;
@@ -21,16 +23,22 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::super::accept;
 use super::super::browser::check_origin;
 use super::super::listener::Listener;
-use super::{MAX_BODY, MAX_CONNECTIONS, Serving, VERSION, infer, rest, value};
+use super::{Held, MAX_BODY, MAX_CONNECTIONS, Serving, VERSION, infer, rest, value};
 use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
 /// How long the head of a request may take, also of the next one on a connection that stays.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(30);
-/// How long a body may take, the wait for memory included.
+/// How long a body may take, and how long it may wait for its turn before.
 const MAX_BODY_TIME: Duration = Duration::from_secs(60);
+const MAX_BODY_WAIT: Duration = Duration::from_secs(10);
+/// Size of a body in bytes from which it is read, and its answer is written, on a thread of its own, so that other connections
+/// do not wait.
+const LARGE: usize = 64 << 10;
 /// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 16 << 10;
 const JSON: &str = "application/json";
+/// The header with the length of the JSON, if tensors follow in bytes.
+const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -38,7 +46,6 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 enum Place {
     Unauthenticated(UnauthenticatedPeer),
     Known(#[allow(dead_code, reason = "held until the connection ends")] OwnedSemaphorePermit),
-    Taken,
 }
 
 /// An answer before it is one of HTTP.
@@ -46,6 +53,8 @@ struct Answer {
     status: StatusCode,
     kind: &'static str,
     body: String,
+    /// Tensors behind the JSON.
+    bytes: Vec<u8>,
     /// The methods of the address, if the request has another.
     allowed: Option<&'static str>,
 }
@@ -122,7 +131,7 @@ async fn answer(serving: &Serving, request: Request<Incoming>, place: &Mutex<Pla
         );
     }
     match (parts[0], verb, rest) {
-        ("v1", None, []) => read(&request, || rest::status().to_string()),
+        ("v1", None, []) => read(&request, || rest::status(serving.opened.session().map(drop)).to_string()),
         ("v1", None, ["metadata"]) => read(&request, || rest::metadata(model).to_string()),
         ("v2", None, []) => read(&request, || infer::metadata(model).to_string()),
         ("v2", None, ["ready"]) => ready(serving, &request),
@@ -143,10 +152,9 @@ fn settle(serving: &Serving, place: &Mutex<Place>) -> bool {
         return true;
     }
     let Ok(permit) = Arc::clone(&serving.connections).try_acquire_owned() else { return false };
-    if let Place::Unauthenticated(unauthenticated) = std::mem::replace(&mut *place, Place::Taken) {
+    if let Place::Unauthenticated(unauthenticated) = std::mem::replace(&mut *place, Place::Known(permit)) {
         unauthenticated.proved();
     }
-    *place = Place::Known(permit);
     true
 }
 
@@ -190,76 +198,167 @@ fn read(request: &Request<Incoming>, body: impl FnOnce() -> String) -> Answer {
     Answer { allowed: Some("GET, HEAD"), ..Answer::error(StatusCode::METHOD_NOT_ALLOWED, "use GET") }
 }
 
+/// A body that was read, and the length of its JSON.
+struct Received {
+    body: Vec<u8>,
+    json_length: usize,
+    held: Held,
+}
+
 /// The answer to a request whose body is read first.
 async fn with_body(
     serving: &Serving,
     request: Request<Incoming>,
-    answer: impl AsyncFnOnce(&Serving, &str) -> Result<String, Failure>,
+    answer: impl AsyncFnOnce(&Serving, Received) -> Result<Answer, Failure>,
 ) -> Answer {
+    let received = match receive(serving, request).await {
+        Ok(received) => received,
+        Err(answer) => return answer,
+    };
+    let read = Instant::now();
+    match answer(serving, received).await {
+        Ok(answer) => {
+            serving.count(read, None);
+            answer
+        }
+        Err(failure) => {
+            serving.count(read, Some(failure.code));
+            Answer::error(status_of(failure.code), &failure.message)
+        }
+    }
+}
+
+/// Reads a body within the limits.
+///
+/// # Errors
+/// The answer that says which one it exceeds.
+async fn receive(serving: &Serving, request: Request<Incoming>) -> Result<Received, Answer> {
     if request.method() != Method::POST {
-        return Answer { allowed: Some("POST"), ..Answer::error(StatusCode::METHOD_NOT_ALLOWED, "use POST") };
+        return Err(Answer { allowed: Some("POST"), ..Answer::error(StatusCode::METHOD_NOT_ALLOWED, "use POST") });
     }
-    let too_large = || {
-        let why = format!("the request exceeds the limit of {MAX_BODY} bytes");
-        Answer::error(StatusCode::PAYLOAD_TOO_LARGE, &why)
+    if let Some(coding) = request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+        let why = format!("the content encoding {coding:?} is not read");
+        return Err(Answer::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &why));
+    }
+    let stated = match request.headers().get(JSON_LENGTH).map(|value| value.to_str().map(str::parse::<usize>)) {
+        None => None,
+        Some(Ok(Ok(length))) => Some(length),
+        Some(_) => {
+            let why = format!("{JSON_LENGTH} is not a number of bytes");
+            return Err(Answer::error(StatusCode::BAD_REQUEST, &why));
+        }
     };
-    // Its size, or the limit if it states none.
-    let most = request.body().size_hint().upper().unwrap_or(MAX_BODY as u64);
-    if most > MAX_BODY as u64 {
-        return too_large();
+    let length = request.body().size_hint().exact();
+    if length.is_some_and(|length| length > MAX_BODY as u64) {
+        return Err(too_large());
     }
-    let read = async {
-        let Ok(held) = serving.bodies.acquire_many((most as usize).div_ceil(1 << 10) as u32).await else {
-            return Err(Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the server is being closed"));
+    let wait = async {
+        match length {
+            Some(length) => {
+                Arc::clone(&serving.bodies).acquire_many_owned((length as usize).div_ceil(1 << 10) as u32).await
+            }
+            None => Arc::clone(&serving.unsized_bodies).acquire_owned().await,
+        }
+    };
+    let Ok(Ok(held)) = tokio::time::timeout(MAX_BODY_WAIT, wait).await else {
+        let why = "the bodies of other requests have all the memory that bodies may have; try again later";
+        return Err(Answer::error(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let Ok(read) = tokio::time::timeout(MAX_BODY_TIME, whole(request.into_body(), length)).await else {
+        let why = format!("the body did not come within {} s", MAX_BODY_TIME.as_secs());
+        return Err(Answer::error(StatusCode::REQUEST_TIMEOUT, &why));
+    };
+    let body = read?;
+    let json_length = stated.unwrap_or(body.len());
+    if json_length > body.len() {
+        let why = format!("{JSON_LENGTH} is {json_length}, and the body has {} bytes", body.len());
+        return Err(Answer::error(StatusCode::BAD_REQUEST, &why));
+    }
+    Ok(Received { body, json_length, held: Some(held) })
+}
+
+/// The bytes of a body, whatever the sizes of its chunks.
+async fn whole(mut body: Incoming, length: Option<u64>) -> Result<Vec<u8>, Answer> {
+    let mut whole = Vec::with_capacity(length.unwrap_or_default() as usize);
+    while let Some(frame) = body.frame().await {
+        let broken = |error| Answer::error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {error}"));
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        if whole.len() + data.len() > MAX_BODY {
+            return Err(too_large());
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole)
+}
+
+fn too_large() -> Answer {
+    Answer::error(StatusCode::PAYLOAD_TOO_LARGE, &format!("the request exceeds the limit of {MAX_BODY} bytes"))
+}
+
+impl Received {
+    /// The JSON, and the bytes behind it.
+    fn parts(&self) -> Result<(&str, &[u8]), Failure> {
+        let (text, tensors) = self.body.split_at(self.json_length);
+        let wrong = |_| {
+            let remedy = format!("tensors in bytes need the header {JSON_LENGTH}");
+            Failure::invalid(format!("the request is not JSON: it is not UTF-8; {remedy}"))
         };
-        match Limited::new(request.into_body(), MAX_BODY).collect().await {
-            Ok(body) => Ok((body.to_bytes(), held)),
-            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-            Err(error) => Err(Answer::error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {error}"))),
-        }
-    };
-    let (body, _held) = match tokio::time::timeout(MAX_BODY_TIME, read).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(answer)) => return answer,
-        Err(_) => {
-            let why = format!("the body did not come within {} s", MAX_BODY_TIME.as_secs());
-            return Answer::error(StatusCode::REQUEST_TIMEOUT, &why);
-        }
-    };
-    let Ok(text) = std::str::from_utf8(&body) else {
-        return Answer::error(StatusCode::BAD_REQUEST, "the request is not JSON: it is not UTF-8");
-    };
-    match answer(serving, text).await {
-        Ok(body) => Answer::ok(body),
-        Err(failure) => Answer::error(status_of(failure.code), &failure.message),
+        Ok((std::str::from_utf8(text).map_err(wrong)?, tensors))
     }
 }
 
-async fn predicted(serving: &Serving, text: &str) -> Result<String, Failure> {
-    let (asked, form) = rest::asked(&serving.model, text)?;
-    let outputs = serving.answer(asked).await?;
-    rest::answer(&serving.model, &outputs, form)
+async fn predicted(serving: &Serving, mut received: Received) -> Result<Answer, Failure> {
+    let (model, held, size) = (Arc::clone(&serving.model), received.held.take(), received.body.len());
+    let (asked, form) = apart(size, move || rest::asked(&model, received.parts()?.0)).await?;
+    let outputs = serving.answer(asked, held).await?;
+    let (model, size) = (Arc::clone(&serving.model), bytes_of(&outputs));
+    apart(size, move || rest::answer(&model, &outputs, form).map(Answer::ok)).await
 }
 
-async fn inferred(serving: &Serving, text: &str) -> Result<String, Failure> {
-    let infer::Inference { id, asked } = infer::asked(&serving.model, text)?;
+async fn inferred(serving: &Serving, mut received: Received) -> Result<Answer, Failure> {
+    let (model, held, size) = (Arc::clone(&serving.model), received.held.take(), received.body.len());
+    let read = move || {
+        let (text, tensors) = received.parts()?;
+        infer::asked(&model, text, tensors)
+    };
+    let infer::Inference { id, asked, in_bytes } = apart(size, read).await?;
     let fetches = asked.fetches.clone();
-    let outputs = serving.answer(asked).await?;
-    infer::answer(&serving.model, id.as_deref(), &fetches, &outputs)
+    let outputs = serving.answer(asked, held).await?;
+    let (model, size) = (Arc::clone(&serving.model), bytes_of(&outputs));
+    let answer = move || {
+        let infer::Answered { json, bytes } = infer::answer(&model, id.as_deref(), &fetches, &in_bytes, &outputs)?;
+        Ok(Answer { bytes, ..Answer::ok(json) })
+    };
+    apart(size, answer).await
 }
 
-/// The status of a failure, as TensorFlow Serving maps it.
+fn bytes_of(outputs: &[Tensor]) -> usize {
+    outputs.iter().map(Tensor::byte_len).sum()
+}
+
+/// Work on a body or an answer of this size: on a thread of its own if it is large.
+async fn apart<T: Send + 'static>(
+    size: usize,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    if size < LARGE {
+        return work();
+    }
+    let panicked = |_| Failure::new(Code::Internal, "the request could not be processed");
+    tokio::task::spawn_blocking(work).await.map_err(panicked)?
+}
+
+/// The status of a failure.
 fn status_of(code: Code) -> StatusCode {
     match code {
-        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => StatusCode::BAD_REQUEST,
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
         Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
         Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        Code::ResourceExhausted | Code::Unavailable | Code::Aborted | Code::Cancelled => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        // A later request may succeed.
+        Code::Unavailable | Code::Aborted | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -272,7 +371,7 @@ fn shown_token(headers: &HeaderMap) -> &str {
 
 impl Answer {
     fn ok(body: String) -> Answer {
-        Answer { status: StatusCode::OK, kind: JSON, body, allowed: None }
+        Answer { status: StatusCode::OK, kind: JSON, body, bytes: Vec::new(), allowed: None }
     }
 
     /// An error, in the form of both interfaces.
@@ -281,8 +380,17 @@ impl Answer {
     }
 
     fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        let (json_length, mut body) = (self.body.len(), self.body.into_bytes());
+        let has_tensors = !self.bytes.is_empty();
+        body.extend(self.bytes);
+        let mut response = Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = self.status;
+        if has_tensors {
+            response.headers_mut().insert(JSON_LENGTH, HeaderValue::from(json_length));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         let headers = [(CONTENT_TYPE, self.kind), (CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
         response.headers_mut().extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));
         if let Some(allowed) = self.allowed {

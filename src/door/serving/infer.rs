@@ -1,8 +1,9 @@
-//! The Open Inference Protocol, version 2, in JSON: what the server is, the tensors of the model, and inferences.
+//! The Open Inference Protocol, version 2: what the server is, the tensors of the model, and inferences. Tensors are in JSON, or
+//! in bytes behind it, as the protocol's extension for binary tensors has them.
 
 use std::fmt::Write as _;
 
-use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::failure::Result;
 use meshtf_tensor::json::{Fault, Kind, Path, Value};
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 use serde_json::{Value as Json, json};
@@ -32,6 +33,15 @@ const DATATYPES: [(&str, DType); 14] = [
 pub(super) struct Inference {
     pub id: Option<String>,
     pub asked: Asked,
+    /// Whether an output, by its place among the fetches, is answered in bytes.
+    pub in_bytes: Vec<bool>,
+}
+
+/// An answer: JSON, and the bytes behind it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answered {
+    pub json: String,
+    pub bytes: Vec<u8>,
 }
 
 fn datatype(dtype: DType) -> String {
@@ -41,7 +51,7 @@ fn datatype(dtype: DType) -> String {
 
 /// The server.
 pub fn server() -> Json {
-    json!({ "name": "meshtf", "version": env!("CARGO_PKG_VERSION"), "extensions": [] })
+    json!({ "name": "meshtf", "version": env!("CARGO_PKG_VERSION"), "extensions": ["binary_tensor_data"] })
 }
 
 /// The model and its tensors.
@@ -58,29 +68,31 @@ pub fn metadata(model: &ServedModel) -> Json {
     json!({ "name": model.name, "versions": [VERSION], "platform": "meshtf", "inputs": inputs, "outputs": outputs })
 }
 
-/// The values of a request.
+/// The values of a request: its JSON, and the bytes behind it.
 ///
 /// # Errors
 /// InvalidArgument with the place in the text.
-pub fn asked(model: &ServedModel, text: &str) -> Result<Inference> {
+pub fn asked(model: &ServedModel, text: &str, bytes: &[u8]) -> Result<Inference> {
     let request = value::parsed(text)?;
-    read(model, &request).map_err(|fault| value::placed(text, &fault))
+    read(model, &request, bytes).map_err(|fault| value::placed(text, &fault))
 }
 
-fn read(model: &ServedModel, request: &Value) -> std::result::Result<Inference, Fault> {
+fn read(model: &ServedModel, request: &Value, mut bytes: &[u8]) -> std::result::Result<Inference, Fault> {
     let root = Path::Root;
     let (mut id, mut feeds, mut fetches) = (None, Vec::new(), Vec::new());
+    // Of outputs that do not say it themselves.
+    let all_in_bytes = parameter(request, "binary_data_output") == Some(&Kind::Bool(true));
     let mut has_inputs = false;
     for member in request.object(root, "expected an object with \"inputs\"")? {
         let (value, path) = (&member.value, root.key(&member.key));
         match &*member.key {
             "id" => id = Some(value.text(path)?.to_owned()),
-            // No parameter that a client may name changes an answer.
+            // All but `binary_data_output` have no effect.
             "parameters" => {}
             "inputs" => {
                 has_inputs = true;
                 for (i, item) in value.list(path, "expected a list of tensors")?.iter().enumerate() {
-                    let (place, tensor) = input(model, item, path.index(i))?;
+                    let (place, tensor) = input(model, item, path.index(i), &mut bytes)?;
                     if feeds.iter().any(|(own, _)| *own == place) {
                         let why = format!("input {} is there twice", model.inputs[place].name);
                         return Err(Fault::content(item, path.index(i), why));
@@ -90,7 +102,13 @@ fn read(model: &ServedModel, request: &Value) -> std::result::Result<Inference, 
             }
             "outputs" => {
                 for (i, item) in value.list(path, "expected a list of outputs")?.iter().enumerate() {
-                    fetches.push(output(model, item, path.index(i))?);
+                    let place = output(model, item, path.index(i))?;
+                    if fetches.iter().any(|(own, _)| *own == place) {
+                        let why = format!("output {} is there twice", model.outputs[place].name);
+                        return Err(Fault::content(item, path.index(i), why));
+                    }
+                    let own = parameter(item, "binary_data");
+                    fetches.push((place, own.map_or(all_in_bytes, |own| *own == Kind::Bool(true))));
                 }
             }
             key => {
@@ -103,14 +121,31 @@ fn read(model: &ServedModel, request: &Value) -> std::result::Result<Inference, 
         return Err(Fault::content(request, root, "\"inputs\" is missing"));
     }
     if fetches.is_empty() {
-        fetches = (0..model.outputs.len()).collect();
+        fetches = (0..model.outputs.len()).map(|place| (place, all_in_bytes)).collect();
     }
+    if !bytes.is_empty() {
+        return Err(Fault::content(request, root, format!("{} bytes behind the JSON belong to no input", bytes.len())));
+    }
+    // One order, so that all requests for the same outputs have one plan.
     feeds.sort_by_key(|(place, _)| *place);
-    Ok(Inference { id, asked: Asked { feeds, fetches } })
+    fetches.sort_unstable();
+    let (fetches, in_bytes) = fetches.into_iter().unzip();
+    Ok(Inference { id, asked: Asked { feeds, fetches }, in_bytes })
 }
 
-/// `{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}`; the data may be nested.
-fn input(model: &ServedModel, item: &Value, path: Path) -> std::result::Result<(usize, Tensor), Fault> {
+/// A parameter of a request, an input or an output.
+fn parameter<'v>(of: &'v Value, name: &str) -> Option<&'v Kind<'v>> {
+    Some(&of.get("parameters")?.get(name)?.kind)
+}
+
+/// `{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}`; the data may be nested. In place of the data,
+/// `"parameters": {"binary_data_size": 16}` takes the next of the bytes behind the JSON.
+fn input(
+    model: &ServedModel,
+    item: &Value,
+    path: Path,
+    bytes: &mut &[u8],
+) -> std::result::Result<(usize, Tensor), Fault> {
     let part =
         |key: &str| item.get(key).ok_or_else(|| Fault::content(item, path, format!("expected an object with {key:?}")));
     let name = part("name")?.text(path.key("name"))?;
@@ -130,6 +165,19 @@ fn input(model: &ServedModel, item: &Value, path: Path) -> std::result::Result<(
         digits.parse::<usize>().map_err(|_| Fault::content(size, key.index(i), format!("{digits} is not a size")))
     });
     let shape = Shape::from(sizes.collect::<std::result::Result<Vec<usize>, Fault>>()?);
+    if let Some(size) = parameter(item, "binary_data_size") {
+        let wrong = |why: String| Fault::content(item, path, format!("binary_data_size of input {name}: {why}"));
+        let count = match size {
+            Kind::Number(digits) => digits.parse::<usize>().ok(),
+            _ => None,
+        };
+        let count = count.ok_or_else(|| wrong("expected a number of bytes".to_owned()))?;
+        let cut_off = || wrong(format!("it is {count}, and {} bytes are left behind the JSON", bytes.len()));
+        let (own, rest) = bytes.split_at_checked(count).ok_or_else(cut_off)?;
+        *bytes = rest;
+        let tensor = value::of_bytes(own, port.dtype, shape);
+        return Ok((place, tensor.map_err(|failure| Fault::refused(item, path, failure))?));
+    }
     let (data, key) = (part("data")?, path.key("data"));
     let tensor = value::tensor(data, port.dtype, key)?;
     let count = tensor.len();
@@ -151,30 +199,41 @@ fn output(model: &ServedModel, item: &Value, path: Path) -> std::result::Result<
     })
 }
 
-/// The answer to an inference that asked for these outputs.
+/// The answer to an inference that asked for these outputs, each in JSON or in bytes.
 ///
 /// # Errors
-/// Internal if there are not as many values.
-pub fn answer(model: &ServedModel, id: Option<&str>, fetches: &[usize], values: &[Tensor]) -> Result<String> {
-    if fetches.len() != values.len() {
-        return Err(Failure::invalid(format!("{} outputs have {} values", fetches.len(), values.len())));
-    }
+/// ResourceExhausted if there is not enough memory for it.
+pub fn answer(
+    model: &ServedModel,
+    id: Option<&str>,
+    fetches: &[usize],
+    in_bytes: &[bool],
+    values: &[Tensor],
+) -> Result<Answered> {
+    let mut bytes = Vec::new();
     let mut text = format!("{{\"model_name\":{},\"model_version\":\"{VERSION}\"", quoted(&model.name));
     if let Some(id) = id {
         let _never = write!(text, ",\"id\":{}", quoted(id));
     }
     text.push_str(",\"outputs\":[");
-    for (i, (place, value)) in fetches.iter().zip(values).enumerate() {
+    for (i, ((place, value), is_in_bytes)) in fetches.iter().zip(values).zip(in_bytes).enumerate() {
         let port = &model.outputs[*place];
         let sizes: Vec<String> = value.dims().iter().map(usize::to_string).collect();
         let (comma, name, sizes) = (if i > 0 { "," } else { "" }, quoted(&port.name), sizes.join(","));
         let datatype = datatype(value.dtype());
-        let _never = write!(text, "{comma}{{\"name\":{name},\"shape\":[{sizes}],\"datatype\":\"{datatype}\",\"data\":");
-        shown(value, flat, &mut text);
-        text.push('}');
+        let _never = write!(text, "{comma}{{\"name\":{name},\"shape\":[{sizes}],\"datatype\":\"{datatype}\"");
+        if *is_in_bytes {
+            let before = bytes.len();
+            value::add_bytes(value, &mut bytes)?;
+            let _never = write!(text, ",\"parameters\":{{\"binary_data_size\":{}}}}}", bytes.len() - before);
+        } else {
+            text.push_str(",\"data\":");
+            shown(value, flat, &mut text)?;
+            text.push('}');
+        }
     }
     text.push_str("]}");
-    Ok(text)
+    Ok(Answered { json: text, bytes })
 }
 
 #[cfg(test)]
@@ -205,22 +264,23 @@ mod tests {
         let text = r#"{"id": "42", "inputs": [
             {"name": "tag", "shape": [1], "datatype": "BYTES", "data": ["a"]},
             {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}], "outputs": [{"name": "n"}, {"name": "y"}]}"#;
-        let Inference { id, asked } = asked(&model(), text).unwrap();
+        let Inference { id, asked, in_bytes } = asked(&model(), text, &[]).unwrap();
         assert_eq!(asked.feeds[0], (0, Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])));
         assert_eq!(asked.feeds[1], (1, Tensor::vector(vec![b"a".to_vec()])));
-        assert_eq!(asked.fetches, [1, 0]);
-        let values = [Tensor::scalar(7i64), Tensor::from_vec([1, 2], vec![0.5f32, f32::NAN])];
+        assert_eq!(asked.fetches, [0, 1]);
+        let values = [Tensor::from_vec([1, 2], vec![0.5f32, f32::NAN]), Tensor::scalar(7i64)];
         let want = concat!(
-            r#"{"model_name":"m","model_version":"1","id":"42","outputs":[{"name":"n","shape":[],"datatype":"INT64","data":[7]},"#,
-            r#"{"name":"y","shape":[1,2],"datatype":"FP32","data":[0.5,NaN]}]}"#
+            r#"{"model_name":"m","model_version":"1","id":"42","outputs":[{"name":"y","shape":[1,2],"datatype":"FP32","#,
+            r#""data":[0.5,NaN]},{"name":"n","shape":[],"datatype":"INT64","data":[7]}]}"#
         );
-        assert_eq!(answer(&model(), id.as_deref(), &asked.fetches, &values).unwrap(), want);
+        let answered = answer(&model(), id.as_deref(), &asked.fetches, &in_bytes, &values).unwrap();
+        assert_eq!(answered, Answered { json: want.to_owned(), bytes: vec![] });
     }
 
     #[test]
     fn nested_data_and_all_outputs_are_taken() {
         let text = r#"{"inputs": [{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [[1, 2], [3, 4]]}]}"#;
-        let Inference { id, asked } = asked(&model(), text).unwrap();
+        let Inference { id, asked, .. } = asked(&model(), text, &[]).unwrap();
         assert_eq!((id, asked.fetches.as_slice()), (None, &[0, 1][..]));
         assert_eq!(asked.feeds[0].1.dims(), [2, 2]);
     }
@@ -228,7 +288,7 @@ mod tests {
     #[test]
     fn a_wrong_inference_is_told_what_is_right() {
         let fails = |text: &str, why: &str| {
-            let error = asked(&model(), text).map(drop).unwrap_err().message;
+            let error = asked(&model(), text, &[]).map(drop).unwrap_err().message;
             assert!(error.contains(why), "{text}: {error}");
         };
         let x = |rest: &str| format!(r#"{{"inputs": [{{"name": "x", {rest}}}]}}"#);
@@ -242,6 +302,38 @@ mod tests {
         fails(r#"{"inputs": [], "outputs": [{"name": "x"}]}"#, "there is no output \"x\"; the model has y, n");
         let tag = r#"{"name": "tag", "shape": [1], "datatype": "BYTES", "data": ["a"]}"#;
         fails(&format!(r#"{{"inputs": [{tag}, {tag}]}}"#), "input tag is there twice");
+        fails(r#"{"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]}"#, "output y is there twice");
+    }
+
+    /// As the clients of NVIDIA's server send tensors by default.
+    #[test]
+    fn tensors_are_in_bytes_behind_the_json() {
+        let text = r#"{"inputs": [
+            {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}},
+            {"name": "tag", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": 11}}],
+            "outputs": [{"name": "y", "parameters": {"binary_data": true}}, {"name": "n"}]}"#;
+        let bytes = [&[0, 0, 128, 63, 0, 0, 0, 64][..], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, 255, 0]].concat();
+        let Inference { asked: found, in_bytes, .. } = asked(&model(), text, &bytes).unwrap();
+        assert_eq!(found.feeds[0].1, Tensor::from_vec([1, 2], vec![1f32, 2.0]));
+        assert_eq!(found.feeds[1].1, Tensor::vector(vec![b"a".to_vec(), vec![255, 0]]));
+        let values = [Tensor::from_vec([1, 1], vec![2f32]), Tensor::scalar(7i64)];
+        let answered = answer(&model(), None, &found.fetches, &in_bytes, &values).unwrap();
+        let outputs = concat!(
+            r#"{"model_name":"m","model_version":"1","outputs":[{"name":"y","shape":[1,1],"datatype":"FP32","#,
+            r#""parameters":{"binary_data_size":4}},{"name":"n","shape":[],"datatype":"INT64","data":[7]}]}"#
+        );
+        assert_eq!(answered, Answered { json: outputs.to_owned(), bytes: vec![0, 0, 0, 64] });
+
+        let all = r#"{"inputs": [], "parameters": {"binary_data_output": true}}"#;
+        assert_eq!(asked(&model(), all, &[]).unwrap().in_bytes, [true, true]);
+        let fails = |text: &str, bytes: &[u8], why: &str| {
+            let error = asked(&model(), text, bytes).map(drop).unwrap_err().message;
+            assert!(error.contains(why), "{error}");
+        };
+        fails(text, &bytes[..15], "it is 11, and 7 bytes are left behind the JSON");
+        fails(text, &[&bytes[..], &[0]].concat(), "1 bytes behind the JSON belong to no input");
+        fails(&text.replace("[2], ", "[3], "), &bytes, "2 strings");
+        fails(&text.replace("[1, 2], ", "[1, 3], "), &bytes, "12 bytes");
     }
 
     #[test]

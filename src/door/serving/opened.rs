@@ -1,7 +1,7 @@
 //! The session of a server, which is opened again if it was lost with a task or its master.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
@@ -12,16 +12,24 @@ use crate::session::Session;
 
 /// The distance between two attempts to open a session.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long a session stays if it lacks the value of a variable.
+const STAYS: Duration = Duration::from_secs(10);
 
 pub(super) struct Opened {
-    /// The session, or why there is none.
-    session: Mutex<Result<Arc<Session>, String>>,
+    session: Mutex<Current>,
     lost: Notify,
+}
+
+struct Current {
+    /// The session, or why there is none.
+    session: Result<Arc<Session>, String>,
+    since: Instant,
 }
 
 impl Opened {
     pub fn new(session: Session) -> Opened {
-        Opened { session: Mutex::new(Ok(Arc::new(session))), lost: Notify::new() }
+        let current = Current { session: Ok(Arc::new(session)), since: Instant::now() };
+        Opened { session: Mutex::new(current), lost: Notify::new() }
     }
 
     /// The session.
@@ -35,19 +43,24 @@ impl Opened {
                 format!("the session of the model is being opened again; it was lost: {why}"),
             )
         };
-        lock(&self.session).as_ref().map(Arc::clone).map_err(being_opened)
+        lock(&self.session).session.as_ref().map(Arc::clone).map_err(being_opened)
     }
 
     /// The failure of a step, which may be the end of its session.
     pub fn failed(&self, of: &Arc<Session>, failure: Failure) -> Failure {
-        // A variable without a value: its task was started again.
-        if !matches!(failure.code, Code::Unavailable | Code::Aborted | Code::FailedPrecondition) {
+        let mut current = lock(&self.session);
+        if !current.session.as_ref().is_ok_and(|own| Arc::ptr_eq(own, of)) {
             return failure;
         }
-        let mut session = lock(&self.session);
-        if session.as_ref().is_ok_and(|own| Arc::ptr_eq(own, of)) {
-            *session = Err(failure.message.clone());
-            self.lost.notify_one();
+        match failure.code {
+            Code::Unavailable | Code::Aborted => {
+                current.session = Err(failure.message.clone());
+                self.lost.notify_one();
+            }
+            // A variable without a value: its task may have been started again. If it never had one, other requests, which do
+            // not need it, continue.
+            Code::FailedPrecondition if current.since.elapsed() >= STAYS => self.lost.notify_one(),
+            _ => {}
         }
         failure
     }
@@ -67,11 +80,11 @@ pub(super) async fn keep<F: Future<Output = Result<Session>> + Send>(
             tokio::time::sleep(AGAIN_AFTER).await;
             match sessions().await {
                 Ok(session) => {
-                    *lock(&opened.session) = Ok(Arc::new(session));
+                    *lock(&opened.session) = Current { session: Ok(Arc::new(session)), since: Instant::now() };
                     tracing::warn!("{name} is served again");
                     break;
                 }
-                Err(failure) => *lock(&opened.session) = Err(failure.message),
+                Err(failure) => lock(&opened.session).session = Err(failure.message),
             }
         }
     }

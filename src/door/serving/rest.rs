@@ -6,7 +6,7 @@ use meshtf_tensor::json::{Fault, Kind, Path, Value};
 use meshtf_tensor::{PartialShape, Tensor};
 use serde_json::{Map, Value as Json, json};
 
-use super::value::{self, nested, quoted, shown};
+use super::value::{self, nested, nested_bytes, quoted, shown};
 use super::{Asked, ServedModel, ServedPort, VERSION, names};
 
 /// How a request has its values, and so its answer.
@@ -18,8 +18,10 @@ pub(super) enum Form {
     Columns,
 }
 
-/// The members of a request; the signature's name has no effect, since a model has one.
-const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
+/// The members of a request that have values. Others have no effect, as in TensorFlow Serving: a model has one signature.
+const MEMBERS: [&str; 2] = ["instances", "inputs"];
+/// The ending of the names of outputs whose strings are always written as bytes.
+const BYTES: &str = "_bytes";
 
 /// The values of a request.
 ///
@@ -39,11 +41,7 @@ fn read(model: &ServedModel, request: Value) -> std::result::Result<(Vec<(usize,
     };
     let mut found = None;
     for member in members {
-        if !MEMBERS.contains(&&*member.key) {
-            let why = format!("unknown key {:?}; expected {}", member.key, MEMBERS.join(", "));
-            return Err(Fault::of_content(member.at, Path::Root, why));
-        }
-        if member.key != "signature_name" && found.replace((member.key, member.value)).is_some() {
+        if MEMBERS.contains(&&*member.key) && found.replace((member.key, member.value)).is_some() {
             return Err(Fault::of_content(member.at, Path::Root, "either \"instances\" or \"inputs\", not both"));
         }
     }
@@ -122,6 +120,9 @@ fn named<'m>(model: &'m ServedModel, name: &str) -> std::result::Result<(usize, 
 
 /// The input of a value without a name.
 fn only<'m>(model: &'m ServedModel, value: &Value, path: Path) -> std::result::Result<(usize, &'m ServedPort), Fault> {
+    if let [one] = model.inputs.as_slice() {
+        return Ok((0, one));
+    }
     let mut needed = model.inputs.iter().enumerate().filter(|(_, port)| !port.is_optional);
     match (needed.next(), needed.next()) {
         (Some(one), None) => Ok(one),
@@ -135,7 +136,8 @@ fn only<'m>(model: &'m ServedModel, value: &Value, path: Path) -> std::result::R
 /// The answer, in the form of the request.
 ///
 /// # Errors
-/// InvalidArgument if the request has rows, and an output does not have one for each.
+/// InvalidArgument if the request has rows, and an output does not have one for each; ResourceExhausted if there is not enough
+/// memory for it.
 pub fn answer(model: &ServedModel, outputs: &[Tensor], form: Form) -> Result<String> {
     let mut text = String::new();
     let named = || model.outputs.iter().zip(outputs);
@@ -143,8 +145,8 @@ pub fn answer(model: &ServedModel, outputs: &[Tensor], form: Form) -> Result<Str
         Form::Columns => {
             text.push_str("{\"outputs\":");
             match outputs {
-                [one] => shown(one, nested, &mut text),
-                _ => members(named(), &mut text),
+                [one] => write(&model.outputs[0], one, &mut text)?,
+                _ => members(named(), &mut text)?,
             }
         }
         Form::Rows(count) => {
@@ -157,7 +159,7 @@ pub fn answer(model: &ServedModel, outputs: &[Tensor], form: Form) -> Result<Str
             }
             text.push_str("{\"predictions\":");
             match outputs {
-                [one] => shown(one, nested, &mut text),
+                [one] => write(&model.outputs[0], one, &mut text)?,
                 _ => {
                     text.push('[');
                     for i in 0..count {
@@ -166,7 +168,7 @@ pub fn answer(model: &ServedModel, outputs: &[Tensor], form: Form) -> Result<Str
                         }
                         let rows =
                             outputs.iter().map(|output| super::batch::row(output, i)).collect::<Result<Vec<_>>>()?;
-                        members(model.outputs.iter().zip(&rows), &mut text);
+                        members(model.outputs.iter().zip(&rows), &mut text)?;
                     }
                     text.push(']');
                 }
@@ -177,7 +179,12 @@ pub fn answer(model: &ServedModel, outputs: &[Tensor], form: Form) -> Result<Str
     Ok(text)
 }
 
-fn members<'t>(named: impl Iterator<Item = (&'t ServedPort, &'t Tensor)>, text: &mut String) {
+/// Writes an output.
+fn write(port: &ServedPort, output: &Tensor, text: &mut String) -> Result<()> {
+    shown(output, if port.name.ends_with(BYTES) { nested_bytes } else { nested }, text)
+}
+
+fn members<'t>(named: impl Iterator<Item = (&'t ServedPort, &'t Tensor)>, text: &mut String) -> Result<()> {
     text.push('{');
     for (i, (port, output)) in named.enumerate() {
         if i > 0 {
@@ -185,15 +192,20 @@ fn members<'t>(named: impl Iterator<Item = (&'t ServedPort, &'t Tensor)>, text: 
         }
         text.push_str(&quoted(&port.name));
         text.push(':');
-        shown(output, nested, text);
+        write(port, output, text)?;
     }
     text.push('}');
+    Ok(())
 }
 
-/// The state of the model.
-pub fn status() -> Json {
-    let status = json!({ "error_code": "OK", "error_message": "" });
-    json!({ "model_version_status": [{ "version": VERSION, "state": "AVAILABLE", "status": status }] })
+/// The state of the model: whether it has a session.
+pub fn status(session: Result<()>) -> Json {
+    let (state, code, message) = match session {
+        Ok(()) => ("AVAILABLE", "OK", String::new()),
+        Err(failure) => ("LOADING", "UNAVAILABLE", failure.message),
+    };
+    let status = json!({ "error_code": code, "error_message": message });
+    json!({ "model_version_status": [{ "version": VERSION, "state": state, "status": status }] })
 }
 
 /// The signature of the model, as the JSON of TensorFlow's messages.
@@ -278,7 +290,7 @@ mod tests {
         fails(r#"{"instances": [{"x": 1}, {"tag": "a"}]}"#, "either all examples have input x, or none");
         fails(r#"{"inputs": {"z": 1}}"#, "there is no input \"z\"; the model takes x, tag");
         fails(r#"{"inputs": {"x": "a"}}"#, "$.inputs.x (line 1, column 18)");
-        fails(r#"{"instance": [1]}"#, "unknown key \"instance\"; expected signature_name, instances, inputs");
+        fails(r#"{"instance": [1]}"#, "\"instances\" or \"inputs\" is missing");
     }
 
     #[test]

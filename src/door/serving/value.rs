@@ -10,8 +10,10 @@ use meshtf_tensor::json::{self, Fault, Kind, Path, Value};
 use meshtf_tensor::render::to_json;
 use meshtf_tensor::{DType, Data, Shape, Tensor, literal, memory};
 
-/// Bytes of memory for each byte of a request's text, at most: a number of one digit and a comma become a value of the tree.
-const OF_TEXT: usize = 32;
+/// Bytes of memory for each byte of a request's text, at most: `[[1]]` becomes lists that have room for four values each.
+const OF_TEXT: usize = 72;
+/// Bytes of memory for each element of an answer in JSON, at most: its value in two trees, and its digits.
+const OF_ELEMENT: usize = 96;
 
 /// The JSON of a request.
 ///
@@ -68,6 +70,50 @@ fn strings(value: &Value, dims: &[usize], path: Path, into: &mut Vec<Vec<u8>>) -
             Err(Fault::content(value, path, format!("expected a string or {{\"b64\": …}}, found {}", value.describe())))
         }
     }
+}
+
+/// The tensor of bytes: the elements one after the other, least significant byte first; each string with its length, a number
+/// of four bytes, in front.
+///
+/// # Errors
+/// InvalidArgument if they are not those of the shape; ResourceExhausted if there is not enough memory for a copy.
+pub fn of_bytes(mut bytes: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
+    if dtype != DType::String {
+        memory::admit(bytes.len())?;
+        return Tensor::from_bytes(dtype, shape, bytes);
+    }
+    let mut texts = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let cut_off = || Failure::invalid(format!("a string of {length} bytes is cut off"));
+        let (text, rest) = rest.split_at_checked(length).ok_or_else(cut_off)?;
+        memory::admit(size_of::<Vec<u8>>() + length)?;
+        texts.push(text.to_vec());
+        bytes = rest;
+    }
+    if !bytes.is_empty() || shape.elements() != Some(texts.len()) {
+        let why = format!("{} strings and {} bytes for the shape {shape}", texts.len(), bytes.len());
+        return Err(Failure::invalid(why));
+    }
+    Tensor::new(shape, Data::String(texts))
+}
+
+/// Adds the bytes of a tensor, in the form of [`of_bytes`].
+///
+/// # Errors
+/// ResourceExhausted if there is not enough memory.
+pub fn add_bytes(tensor: &Tensor, into: &mut Vec<u8>) -> Result<()> {
+    memory::admit(2 * tensor.byte_len())?;
+    match (tensor.data(), tensor.bytes()) {
+        (Data::String(texts), _) => {
+            for text in texts {
+                into.extend((text.len() as u32).to_le_bytes());
+                into.extend(text);
+            }
+        }
+        (_, bytes) => into.extend(bytes.unwrap_or_default()),
+    }
+    Ok(())
 }
 
 /// A tensor as nested lists.
@@ -128,8 +174,12 @@ fn write(value: &serde_json::Value, into: &mut String) {
     }
 }
 
-/// Writes the elements of a float tensor whose NaN and infinities [`to_json`] has in quotes.
-pub fn shown(tensor: &Tensor, write: fn(&Tensor, &mut String), into: &mut String) {
+/// Writes the elements of a tensor, NaN and infinities, which [`to_json`] has in quotes, without them.
+///
+/// # Errors
+/// ResourceExhausted if there is not enough memory for the text.
+pub fn shown(tensor: &Tensor, write: fn(&Tensor, &mut String), into: &mut String) -> Result<()> {
+    memory::admit(OF_ELEMENT.saturating_mul(tensor.len()).saturating_add(2 * tensor.byte_len()))?;
     let from = into.len();
     write(tensor, into);
     if tensor.dtype().is_float() {
@@ -138,6 +188,29 @@ pub fn shown(tensor: &Tensor, write: fn(&Tensor, &mut String), into: &mut String
         into.truncate(from);
         into.push_str(&bare);
     }
+    Ok(())
+}
+
+/// A tensor of strings as nested lists of bytes, whether they are text or not.
+pub fn nested_bytes(tensor: &Tensor, into: &mut String) {
+    let coded = |text: &Vec<u8>| format!("{{\"b64\":\"{}\"}}", STANDARD.encode(text));
+    match tensor.data() {
+        Data::String(texts) if !texts.is_empty() => each(tensor.dims(), &mut texts.iter().map(coded), into),
+        _ => nested(tensor, into),
+    }
+}
+
+/// Writes elements as nested lists.
+fn each(dims: &[usize], elements: &mut impl Iterator<Item = String>, into: &mut String) {
+    let [length, inner @ ..] = dims else { return into.push_str(&elements.next().unwrap_or_default()) };
+    into.push('[');
+    for i in 0..*length {
+        if i > 0 {
+            into.push(',');
+        }
+        each(inner, elements, into);
+    }
+    into.push(']');
 }
 
 /// A text as a JSON string.
@@ -156,7 +229,7 @@ mod tests {
 
     fn written(tensor: &Tensor) -> String {
         let mut text = String::new();
-        shown(tensor, nested, &mut text);
+        shown(tensor, nested, &mut text).unwrap();
         text
     }
 
@@ -187,6 +260,9 @@ mod tests {
         assert_eq!(written(&Tensor::vector(vec![b"a\"".to_vec(), vec![255]])), r#"["a\"",{"b64":"/w=="}]"#);
         assert_eq!(written(&Tensor::zeros(DType::F32, [2, 0, 3]).unwrap()), "[[],[]]");
         assert_eq!(written(&Tensor::scalar(true)), "true");
+        let mut bytes = String::new();
+        nested_bytes(&Tensor::from_vec([1, 2], vec![b"a".to_vec(), vec![]]), &mut bytes);
+        assert_eq!(bytes, r#"[[{"b64":"YQ=="},{"b64":""}]]"#);
         let mut text = String::new();
         flat(&Tensor::from_vec([2, 1], vec![1i64, -2]), &mut text);
         assert_eq!(text, "[1,-2]");
