@@ -96,9 +96,9 @@ pub(super) fn read_for_training(
             init.extend(own.into_iter().chain(more));
         }
     }
-    if !init.is_empty() {
-        sections.init = init;
-    }
+    // The variables of the model and of layers get first values whatever else the file states.
+    sections.init.retain(|name| !init.contains(name));
+    sections.init.splice(0..0, init);
     // Only an ONNX model has initializers.
     if floats.get().is_some() {
         check_patterns(path, &bytes, &patterns, &graph, &ports)?;

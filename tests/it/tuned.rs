@@ -116,6 +116,25 @@ fn layers_are_added_to_a_value_within_a_model() {
 }
 
 #[test]
+fn layers_begin_with_their_values_whatever_init_states() {
+    let sandbox = Sandbox::new();
+    let model = data("mlp.onnx");
+    let head =
+        r#" "head": { "layer": "dense", "inputs": ["/relu/Relu_output_0"], "units": 5 }, "warm": { "op": "NoOp" },"#;
+    let with = sections(&sandbox, "head.json", "head", head, r#", "variables": ["fc1.*"]"#);
+    let text = std::fs::read_to_string(&with).unwrap().replace(r#""data": {"#, r#""init": ["warm"], "data": {"#);
+    let with = sandbox.file("head.json", text);
+    let trained = sandbox.run(&["train", &model, "--with", &with, "--local"]).expect(0);
+    trained.complains(&["41 parameters"]);
+    // Without layers, those of the model.
+    let with =
+        sections(&sandbox, "plain.json", "logits", r#" "warm": { "op": "NoOp" },"#, r#", "variables": ["fc1.*"]"#);
+    let text = std::fs::read_to_string(&with).unwrap().replace(r#""data": {"#, r#""init": ["warm"], "data": {"#);
+    let with = sandbox.file("plain.json", text);
+    sandbox.run(&["train", &model, "--with", &with, "--local"]).expect(0).complains(&["16 parameters"]);
+}
+
+#[test]
 fn initializers_whose_names_differ_in_case_alone_are_trained_and_exported() {
     let sandbox = Sandbox::new();
     let (model, x, expected) = (data("case.onnx"), data("x.npy"), expected());
