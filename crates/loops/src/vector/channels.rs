@@ -160,9 +160,27 @@ pub fn normalised(xs: &[f32], channels: &[Normal]) -> Vec<f32> {
 }
 
 fn normalising(channels: &[Normal]) -> impl Fn(usize, &mut [f32]) + Sync {
-    let (mean, offset) = (repeated(channels, |of| of.mean), repeated(channels, |of| of.offset));
-    let weight = repeated(channels, |of| of.scale * of.factor);
-    move |_, xs| widest(Normalise { xs, mean: &mean, weight: &weight, offset: &offset })
+    let normaliser = Normaliser::new(channels);
+    move |_, xs| normaliser.over(xs)
+}
+
+/// The numbers of each channel, repeated to fill a row.
+pub(super) struct Normaliser {
+    mean: Vec<f32>,
+    weight: Vec<f32>,
+    offset: Vec<f32>,
+}
+
+impl Normaliser {
+    pub(super) fn new(channels: &[Normal]) -> Normaliser {
+        let (mean, offset) = (repeated(channels, |of| of.mean), repeated(channels, |of| of.offset));
+        Normaliser { mean, weight: repeated(channels, |of| of.scale * of.factor), offset }
+    }
+
+    /// Normalises elements from the first channel of a position on, on the calling thread.
+    pub(super) fn over(&self, xs: &mut [f32]) {
+        widest(Normalise { xs, mean: &self.mean, weight: &self.weight, offset: &self.offset });
+    }
 }
 
 /// The sums of a gradient, and of its products with the normalised elements, for each channel.

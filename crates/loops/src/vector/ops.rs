@@ -3,8 +3,9 @@
 use super::angles::{LARGEST, atan, atan2, cos, sin, tan};
 use super::functions::{ceil, erf, exp, exp_m1, floor, ln, ln_1p, rint, sigmoid, softplus, tanh};
 use super::power::Power;
+use super::tail::{Near, NearPairs};
 use super::target::MulAdd;
-use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
+use super::walk::{One, Operand, Rows, Two, map, map_near, mapped, mapped_rows, zip, zip_near, zipped};
 
 type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
 type Mapped = Box<dyn Fn(&[f32]) -> Vec<f32> + Send>;
@@ -16,6 +17,8 @@ type Zipped = Box<dyn Fn(Operand, Operand, usize) -> Vec<f32> + Send>;
 pub struct Unary {
     /// Overwrites each number.
     pub over: MapOver,
+    /// As `over`, for a few numbers.
+    pub near: Near,
     /// Returns new numbers.
     pub made: Mapped,
     /// Of rows, the first of which begins with the numbers.
@@ -26,6 +29,8 @@ pub struct Unary {
 pub struct Pairs {
     /// Overwrites the first operand, which is not repeated.
     pub over: ZipOver,
+    /// As `over`, for a few numbers.
+    pub near: NearPairs,
     /// Returns the given number of new numbers.
     pub made: Zipped,
 }
@@ -235,6 +240,7 @@ macro_rules! unary {
     ($f:expr) => {
         Unary {
             over: Box::new(move |xs| map(xs, $f)),
+            near: Box::new(move |xs| map_near(xs, $f)),
             made: Box::new(move |xs| mapped(xs, $f)),
             rows: Box::new(move |xs, rows| mapped_rows(xs, rows, $f)),
         }
@@ -245,6 +251,7 @@ macro_rules! pairs {
     ($f:expr) => {
         Pairs {
             over: Box::new(move |xs, ys| zip(xs, ys, $f)),
+            near: Box::new(move |xs, ys| zip_near(xs, ys, $f)),
             made: Box::new(move |xs, ys, len| zipped(xs, ys, len, $f)),
         }
     };
