@@ -21,6 +21,7 @@ mod fold;
 mod followers;
 mod gather;
 mod gemm;
+mod kept;
 mod layout;
 mod local_response;
 mod losses;
