@@ -240,7 +240,7 @@ macro_rules! unary {
     ($f:expr) => {
         Unary {
             over: Box::new(move |xs| map(xs, $f)),
-            near: Box::new(move |xs| map_near(xs, $f)),
+            near: Near { apply: Box::new(move |xs| map_near(xs, $f)), limits: None },
             made: Box::new(move |xs| mapped(xs, $f)),
             rows: Box::new(move |xs, rows| mapped_rows(xs, rows, $f)),
         }
@@ -251,7 +251,7 @@ macro_rules! pairs {
     ($f:expr) => {
         Pairs {
             over: Box::new(move |xs, ys| zip(xs, ys, $f)),
-            near: Box::new(move |xs, ys| zip_near(xs, ys, $f)),
+            near: NearPairs { apply: Box::new(move |xs, ys| zip_near(xs, ys, $f)), is_sum: false },
             made: Box::new(move |xs, ys, len| zipped(xs, ys, len, $f)),
         }
     };
@@ -259,7 +259,7 @@ macro_rules! pairs {
 
 /// The op with this name and one input, if this crate computes it.
 pub fn unary(op: &str) -> Option<Unary> {
-    Some(match op {
+    let mut found = match op {
         "Abs" => unary!(Abs),
         "Atan" => unary!(InverseTangent),
         "Ceil" => unary!(Ceiling),
@@ -288,7 +288,13 @@ pub fn unary(op: &str) -> Option<Unary> {
         "Tan" => unary!(Tangent),
         "Tanh" => unary!(HyperbolicTangent),
         _ => return None,
-    })
+    };
+    found.near.limits = match op {
+        "Relu" => Some([0.0, f32::INFINITY]),
+        "Relu6" => Some([0.0, 6.0]),
+        _ => None,
+    };
+    Some(found)
 }
 
 /// LeakyRelu, whose slope is an attribute.
@@ -316,7 +322,7 @@ pub fn binary(op: &str) -> Option<Binary> {
             Binary { straight: pairs!($f), swapped: pairs!($f), broadcasts }
         };
     }
-    Some(match op {
+    let mut found = match op {
         "Add" | "AddV2" => binary!(Add, either),
         "Atan2" => binary!(Angle),
         "DivNoNan" => binary!(DivideUnlessZero),
@@ -339,7 +345,10 @@ pub fn binary(op: &str) -> Option<Binary> {
         "Sub" => binary!(Subtract),
         "TanhGrad" => binary!(TangentGradient),
         _ => return None,
-    })
+    };
+    let is_sum = matches!(op, "Add" | "AddV2");
+    (found.straight.near.is_sum, found.swapped.near.is_sum) = (is_sum, is_sum);
+    Some(found)
 }
 
 /// The comparison with this name.

@@ -4,6 +4,7 @@
 use super::channels::{Normal, Normaliser};
 use super::cut::NEAR;
 use super::repeat::Repeat;
+use super::target::{Work, widest};
 use super::walk::Operand;
 
 /// The end of a computation: receives the index of the first element of a part that is done, a whole position, and that part.
@@ -15,10 +16,18 @@ pub(super) const FINISHED: usize = 1 << 15;
 /// Fewest elements of a row of numbers of channels.
 const ROW: usize = 128;
 
-/// Overwrites some elements on the calling thread.
-pub type Near = Box<dyn Fn(&mut [f32]) + Send + Sync>;
+/// A function that overwrites some elements on the calling thread.
+pub struct Near {
+    pub(super) apply: Box<dyn Fn(&mut [f32]) + Send + Sync>,
+    /// The limits, if it is a rectifier: an element below the first, or above the second, becomes the limit.
+    pub(super) limits: Option<[f32; 2]>,
+}
+
 /// As [`Near`], with an operand.
-pub type NearPairs = Box<dyn Fn(&mut [f32], Operand) + Send + Sync>;
+pub struct NearPairs {
+    pub(super) apply: Box<dyn Fn(&mut [f32], Operand) + Send + Sync>,
+    pub(super) is_sum: bool,
+}
 
 /// One function. The values are numbered: 0 is that of the loop, and each step makes the next.
 pub struct Step<'a> {
@@ -70,9 +79,48 @@ enum PlacedAct<'a> {
     One(&'a Near),
     /// With a row of numbers, repeated.
     Row(&'a NearPairs, Vec<f32>, Repeat),
+    /// The sum with a row of numbers, within limits: a bias and a rectifier in one pass.
+    Sum(Vec<f32>, [f32; 2]),
     Elements(&'a NearPairs, &'a [f32]),
     Place(&'a NearPairs, usize),
-    Normalise(Normaliser),
+    Normalise(Normaliser, [f32; 2]),
+}
+
+/// Limits that all elements are within, NaN too.
+pub(super) const NO_LIMITS: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
+
+/// The element within limits; NaN stays, and so does each zero.
+#[inline(always)]
+pub(super) fn limited(x: f32, [low, high]: [f32; 2]) -> f32 {
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
+struct Sum<'a> {
+    xs: &'a mut [f32],
+    row: &'a [f32],
+    limits: [f32; 2],
+}
+
+impl Work for Sum<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for xs in self.xs.chunks_mut(self.row.len()) {
+            xs.iter_mut().zip(self.row).for_each(|(x, &y)| *x = limited(*x + y, self.limits));
+        }
+    }
+}
+
+/// Adds a rectifier to the step before it, if that computes in one pass with limits, in the same place.
+fn is_merged(placed: &mut [Placed], from: usize, act: &Act) -> bool {
+    let (Act::One(Near { limits: Some(limits), .. }), Some(before)) = (act, placed.last_mut()) else { return false };
+    match &mut before.act {
+        PlacedAct::Sum(_, own) | PlacedAct::Normalise(_, own) if before.to == from && *own == NO_LIMITS => {
+            *own = *limits;
+            true
+        }
+        _ => false,
+    }
 }
 
 impl<'a> Tail<'a> {
@@ -111,21 +159,34 @@ impl<'a> Tail<'a> {
                     is_free.len() - 1
                 })
             };
+            if to == from && is_merged(&mut placed, from, &step.act) {
+                place_of.push(to);
+                continue;
+            }
             let act = match step.act {
                 Act::One(act) => PlacedAct::One(act),
+                Act::Two(NearPairs { is_sum: true, .. }, With::Number(number)) => {
+                    PlacedAct::Sum(vec![number; row], NO_LIMITS)
+                }
                 Act::Two(act, With::Number(number)) => {
                     PlacedAct::Row(act, vec![number], Repeat::new(&[block], &[1]).expect("a number is repeated"))
                 }
                 Act::Two(act, With::Channels(numbers)) => {
                     assert_eq!(numbers.len(), channels, "there is a number for each channel");
                     let numbers = numbers.iter().copied().cycle().take(row).collect();
-                    PlacedAct::Row(act, numbers, Repeat::new(&[block / row, row], &[row]).expect("a row is repeated"))
+                    match act.is_sum {
+                        true => PlacedAct::Sum(numbers, NO_LIMITS),
+                        false => {
+                            let repeat = Repeat::new(&[block / row, row], &[row]).expect("a row is repeated");
+                            PlacedAct::Row(act, numbers, repeat)
+                        }
+                    }
                 }
                 Act::Two(act, With::Elements(elements)) => PlacedAct::Elements(act, elements),
                 Act::Two(act, With::Value(other)) => PlacedAct::Place(act, place_of[other]),
                 Act::Normalise(numbers) => {
                     assert_eq!(numbers.len(), channels, "there is a number for each channel");
-                    PlacedAct::Normalise(Normaliser::new(numbers))
+                    PlacedAct::Normalise(Normaliser::new(numbers), NO_LIMITS)
                 }
             };
             placed.push(Placed { from, to, act });
@@ -163,15 +224,16 @@ impl<'a> Tail<'a> {
                     own.copy_from_slice(places[*from]);
                 }
                 match act {
-                    PlacedAct::One(act) => act(own),
-                    PlacedAct::Row(act, elements, repeat) => act(own, Operand { elements, repeat }),
+                    PlacedAct::One(act) => (act.apply)(own),
+                    PlacedAct::Row(act, elements, repeat) => (act.apply)(own, Operand { elements, repeat }),
+                    PlacedAct::Sum(row, limits) => widest(Sum { xs: &mut *own, row, limits: *limits }),
                     PlacedAct::Elements(act, elements) => {
-                        act(own, Operand { elements: &elements[at..][..len], repeat: &Repeat::none(len) });
+                        (act.apply)(own, Operand { elements: &elements[at..][..len], repeat: &Repeat::none(len) });
                     }
                     PlacedAct::Place(act, other) => {
-                        act(own, Operand { elements: places[*other], repeat: &Repeat::none(len) });
+                        (act.apply)(own, Operand { elements: places[*other], repeat: &Repeat::none(len) });
                     }
-                    PlacedAct::Normalise(normaliser) => normaliser.over(own),
+                    PlacedAct::Normalise(normaliser, limits) => normaliser.over(own, *limits),
                 }
                 places[*to] = own;
             }
@@ -187,6 +249,39 @@ impl<'a> Tail<'a> {
 mod tests {
     use super::super::{binary, unary};
     use super::*;
+
+    #[test]
+    fn a_rectifier_is_a_part_of_the_sum_before_it() {
+        let (add, count) = (binary("AddV2").unwrap().straight.near, 40 * 300);
+        let odd = [f32::NAN, -0.0, 0.0, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 6.0, 6.5, -3.0];
+        let xs: Vec<f32> = (0..count).map(|i| odd[i % odd.len()] + (i / odd.len() % 3) as f32 * -0.0).collect();
+        let bias: Vec<f32> = (0..40).map(|i| [0.0, -0.0, 2.5, -7.0][i % 4]).collect();
+        let normal: Vec<Normal> =
+            bias.iter().map(|&x| Normal { mean: x, factor: 0.5, scale: 2.0, offset: -0.0 }).collect();
+        for op in ["Relu", "Relu6"] {
+            let relu = unary(op).unwrap();
+            for is_sum in [true, false] {
+                let act = || match is_sum {
+                    true => Act::Two(&add, With::Channels(&bias)),
+                    false => Act::Normalise(&normal),
+                };
+                let tail = Tail::new(40, vec![Step { of: 0, act: act() }, Step { of: 1, act: Act::One(&relu.near) }]);
+                assert_eq!(tail.steps.len(), 1, "{op}");
+                let (mut got, mut want) = (xs.clone(), xs.clone());
+                tail.apply(0, &mut got);
+                Tail::new(40, vec![Step { of: 0, act: act() }]).apply(0, &mut want);
+                (relu.over)(&mut want);
+                assert!(got.iter().zip(&want).all(|(x, y)| x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan()));
+                // Another step takes the sum without limits.
+                let steps = vec![
+                    Step { of: 0, act: act() },
+                    Step { of: 1, act: Act::One(&relu.near) },
+                    Step { of: 2, act: Act::Two(&add, With::Value(1)) },
+                ];
+                assert_eq!(Tail::new(40, steps).steps.len(), 3, "{op}");
+            }
+        }
+    }
 
     #[test]
     fn steps_are_computed_in_their_order_and_values_are_kept_while_they_are_taken() {
