@@ -47,6 +47,17 @@ pub(super) fn read_for_weights(
         None => {}
         Some(Err(Error::Input(why))) => return Err(Trouble::input(format!("weights {why}"))),
         Some(Err(other)) => return Err(other.into()),
+        Some(Ok(names)) if let Some(other) = model.3.variables.iter().find(|own| !names.contains(&own.name)) => {
+            let rule = serde_json::json!([{ "name": other.initializer, "to": other.name }]);
+            return Err(Trouble::input(format!(
+                "weights {}: the initializer {} of {} is the variable {} of its graph, since nodes lack such a name or another one \
+                 has it; name the tensor so by --map, as in {rule}",
+                at.path.display(),
+                other.initializer,
+                path.display(),
+                other.name
+            )));
+        }
         // Those of layers that are added are no initializers.
         Some(Ok(_)) if model.3.variables.is_empty() && tensors.is_empty() => {
             return Err(Trouble::input(format!(
@@ -85,9 +96,9 @@ pub(super) fn read_for_training(
             init.extend(own.into_iter().chain(more));
         }
     }
-    if !init.is_empty() {
-        sections.init = init;
-    }
+    // The variables of the model and of layers get first values whatever else the file states.
+    sections.init.retain(|name| !init.contains(name));
+    sections.init.splice(0..0, init);
     // Only an ONNX model has initializers.
     if floats.get().is_some() {
         check_patterns(path, &bytes, &patterns, &graph, &ports)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use meshtf_graph::{Beside, FormatError, Graph, NodeDef, split_tensor_name};
 use meshtf_tensor::json::{Kind, Value, parse};
 
-/// The nodes of a document, and those that give the variables of its layers their first values.
+/// The nodes of a document, and those that give variables first values: of its layers, and those that it states.
 #[derive(Debug, Default)]
 pub struct Extension {
     pub nodes: Vec<NodeDef>,
@@ -102,9 +102,15 @@ pub fn read(graph: &Graph, text: &str, beside: &mut Beside) -> Result<Extension,
         names.insert(name);
     }
     let (before, after) = text.split_at((at + 1).min(text.len()));
-    let program = meshtf_train::model::file::read_beside(format!("{before}{stubs}{after}").as_bytes(), beside)?;
+    let text = format!("{before}{stubs}{after}");
+    let (program, first_values) = meshtf_train::model::file::read_with_first_values(text.as_bytes(), beside)?;
     let nodes = program.nodes.into_iter().filter(|node| !names.contains(&node.name)).collect();
-    Ok(Extension { nodes, init: program.init })
+    let mut init = program.init;
+    init.extend(first_values);
+    // Those of the document, if it states none.
+    let mut seen = BTreeSet::new();
+    init.retain(|name| seen.insert(name.clone()));
+    Ok(Extension { nodes, init })
 }
 
 #[cfg(test)]
@@ -137,5 +143,10 @@ mod tests {
             read(&model, &named, &mut none).unwrap().nodes.iter().any(|node| node.inputs.contains(&"y".to_owned()))
         );
         assert!(read(&model, "{}", &mut none).unwrap().nodes.is_empty());
+        // Nodes that are stated are run with those of the layers.
+        let stated = text
+            .replace("\"head\"", "\"warm\": {\"op\": \"NoOp\"}, \"tail\"")
+            .replace("\"data\"", "\"init\": [\"warm\"], \"data\"");
+        assert_eq!(read(&model, &stated, &mut none).unwrap().init, ["warm", "tail/kernel/assign", "tail/bias/assign"]);
     }
 }

@@ -116,6 +116,62 @@ fn layers_are_added_to_a_value_within_a_model() {
 }
 
 #[test]
+fn layers_begin_with_their_values_whatever_init_states() {
+    let sandbox = Sandbox::new();
+    let model = data("mlp.onnx");
+    let head =
+        r#" "head": { "layer": "dense", "inputs": ["/relu/Relu_output_0"], "units": 5 }, "warm": { "op": "NoOp" },"#;
+    let with = sections(&sandbox, "head.json", "head", head, r#", "variables": ["fc1.*"]"#);
+    let text = std::fs::read_to_string(&with).unwrap().replace(r#""data": {"#, r#""init": ["warm"], "data": {"#);
+    let with = sandbox.file("head.json", text);
+    let trained = sandbox.run(&["train", &model, "--with", &with, "--local"]).expect(0);
+    trained.complains(&["41 parameters"]);
+    // Without layers, those of the model.
+    let with =
+        sections(&sandbox, "plain.json", "logits", r#" "warm": { "op": "NoOp" },"#, r#", "variables": ["fc1.*"]"#);
+    let text = std::fs::read_to_string(&with).unwrap().replace(r#""data": {"#, r#""init": ["warm"], "data": {"#);
+    let with = sandbox.file("plain.json", text);
+    sandbox.run(&["train", &model, "--with", &with, "--local"]).expect(0).complains(&["16 parameters"]);
+}
+
+#[test]
+fn initializers_whose_names_differ_in_case_alone_are_trained_and_exported() {
+    let sandbox = Sandbox::new();
+    let (model, x, expected) = (data("case.onnx"), data("x.npy"), expected());
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let fed = format!("x=@{x}");
+    for (name, variables) in [("second", r#", "variables": ["w", "b"]"#), ("both", r#", "variables": ["*"]"#)] {
+        let (with, run, onnx) =
+            (sections(&sandbox, "train.json", "logits", "", variables), path(name), path("case.onnx"));
+        sandbox.run(&["train", &model, "--with", &with, "--local", "--checkpoint", &run]).expect(0);
+        sandbox.run(&["export", &model, "--weights", &run, "--to", &onnx]).expect(0);
+        for words in [&["run", &onnx][..], &["run", &model, "--weights", &run]] {
+            let ran = sandbox.run(&[words, &["--feed", &fed, "--json"]].concat()).expect(0).json();
+            close(&ran["values"]["logits"]["value"], &expected[name]["logits"], name);
+        }
+    }
+    // Weights that have the names of the model's initializers, of which two are the variables w_1 and b_1.
+    let weights = path("own.npz");
+    let of = |name: &str| {
+        let listed = expected["both"]["weights"][name].as_array().unwrap();
+        listed.iter().map(|number| number.as_f64().unwrap() as f32).collect::<Vec<f32>>()
+    };
+    let arrays = [
+        ("W".to_owned(), meshtf_tensor::Tensor::from_vec([4, 3], of("fc1.weight"))),
+        ("B".to_owned(), meshtf_tensor::Tensor::vector(of("fc1.bias"))),
+        ("w".to_owned(), meshtf_tensor::Tensor::from_vec([2, 4], of("fc2.weight"))),
+        ("b".to_owned(), meshtf_tensor::Tensor::vector(of("fc2.bias"))),
+    ];
+    meshtf_train::data::write_npz(std::fs::File::create(&weights).unwrap(), &arrays).unwrap();
+    let says = ["the initializer w of", "is the variable w_1", r#"[{"name":"w","to":"w_1"}]"#];
+    sandbox.run(&["run", &model, "--weights", &weights, "--feed", &fed]).expect(2).complains(&says);
+    let map = sandbox.file("map.json", r#"[{"name": "w", "to": "w_1"}, {"name": "b", "to": "b_1"}]"#);
+    let ran =
+        sandbox.run(&["run", &model, "--weights", &weights, "--map", &map, "--feed", &fed, "--json"]).expect(0).json();
+    close(&ran["values"]["logits"]["value"], &expected["both"]["logits"], "own names");
+}
+
+#[test]
 fn a_node_replaces_an_input_of_a_model() {
     let sandbox = Sandbox::new();
     let model = data("mlp.onnx");

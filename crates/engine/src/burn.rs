@@ -18,8 +18,10 @@ mod depthwise;
 mod einsum;
 mod elementwise;
 mod fold;
+mod followers;
 mod gather;
 mod gemm;
+mod kept;
 mod layout;
 mod local_response;
 mod losses;
@@ -48,7 +50,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Tensor};
 
-use crate::{Engine, EngineKernel, EngineOutcome, Value, Values};
+use crate::{Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
 
 /// The number of elements up to which a tensor is small for a CPU: the overhead of a backend kernel, from its input tensor to
 /// its output tensor, takes longer than the host kernel.
@@ -116,6 +118,14 @@ impl<B: Backing> Engine for BurnEngine<B> {
         products: &[Option<KernelNode>],
     ) -> Result<Option<EngineKernel>> {
         products::kernel(self, node, products)
+    }
+
+    fn may_follow(&self, convolution: &KernelNode, node: &KernelNode) -> bool {
+        followers::may_follow::<B>(convolution, node)
+    }
+
+    fn compile_with_followers(&self, node: &KernelNode, followers: &[Follower]) -> Result<Option<EngineKernel>> {
+        followers::kernel(self, node, followers)
     }
 
     fn small(&self) -> usize {

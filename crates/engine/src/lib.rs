@@ -87,6 +87,22 @@ impl EngineKernel {
     }
 }
 
+/// A node whose function of each element of an image is computed within the kernel of the convolution that makes the image.
+pub struct Follower<'a> {
+    pub node: KernelNode<'a>,
+    /// The origin of each of its inputs.
+    pub inputs: Vec<Origin>,
+}
+
+/// The origin of an input of a [`Follower`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The input of the kernel at this index.
+    Input(usize),
+    /// The output of the convolution, 0, or the first one of a follower, counted from 1.
+    Value(usize),
+}
+
 /// A backend on one device of this machine. Several threads may call it at a time: those that run the device's steps, and
 /// those that compile for it.
 pub trait Engine: Send + Sync {
@@ -115,6 +131,20 @@ pub trait Engine: Send + Sync {
         _node: &KernelNode,
         _products: &[Option<KernelNode>],
     ) -> Result<Option<EngineKernel>> {
+        Ok(None)
+    }
+
+    /// Whether a node may be among the followers of a convolution in [`Engine::compile_with_followers`].
+    fn may_follow(&self, _convolution: &KernelNode, _node: &KernelNode) -> bool {
+        false
+    }
+
+    /// Compiles the kernel of a convolution that computes the nodes after it, too: its inputs are those of the convolution, and
+    /// then the followers' other inputs; its output is the first one of the last follower. `None` if the engine has none.
+    ///
+    /// # Errors
+    /// As [`Engine::compile`].
+    fn compile_with_followers(&self, _node: &KernelNode, _followers: &[Follower]) -> Result<Option<EngineKernel>> {
         Ok(None)
     }
 

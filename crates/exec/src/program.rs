@@ -3,6 +3,7 @@
 //! Names, ops, attributes, kernels and positions, all that a step would have to look up, are settled once, at compile time.
 
 mod code;
+mod followers;
 mod products;
 mod source;
 mod stages;
@@ -43,7 +44,14 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         Some((piece, takers)) => (piece, Some(takers)),
         None => (piece, None),
     };
-    if takers.is_some() {
+    let is_taken = |node: u32| takers.is_some_and(|takers| takers.contains_key(&node));
+    let (unfollowed, followed) = (piece, followers::followed(piece, engine, is_taken));
+    let piece = followed.as_ref().map_or(piece, |followed| &followed.piece);
+    // The sums and slices that compute products, by their indices in the piece that is left.
+    let place = |node: u32| followed.as_ref().map_or(Some(node), |followed| followed.places[node as usize]);
+    let takers: HashMap<u32, &Vec<products::Taken>> =
+        takers.into_iter().flatten().filter_map(|(node, terms)| Some((place(*node)?, terms))).collect();
+    if folded.is_some() || followed.is_some() {
         roles = piece.nodes.iter().map(role).collect();
     }
     let mut code = lay_out(piece, &roles);
@@ -51,9 +59,11 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     find_starts(piece, &mut code)?;
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
-        let compiled = match takers.and_then(|takers| takers.get(&(i as u32))) {
-            Some(terms) => products::act(whole, node, terms, engine),
-            None => act(piece, node, roles[i], site, engine),
+        let chain = followed.as_ref().and_then(|followed| followed.chains.get(&(i as u32)));
+        let compiled = match (takers.get(&(i as u32)), chain) {
+            (Some(terms), _) => products::act(whole, node, terms, engine),
+            (None, Some(chain)) => followers::act(unfollowed, chain, engine),
+            (None, None) => act(piece, node, roles[i], site, engine),
         };
         acts.push(compiled.map_err(|failure| failure.at_node(&node.name, op_name(&node.op)))?);
         if let Some(Act::Recv { transfer, .. }) = acts.last() {

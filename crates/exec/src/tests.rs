@@ -5,6 +5,7 @@ mod batches;
 #[path = "../tests/devices/cluster.rs"]
 mod cluster;
 mod datasets;
+mod followers;
 mod inline;
 mod mutexes;
 mod ops;

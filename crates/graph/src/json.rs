@@ -148,6 +148,7 @@ pub(super) fn from_value(value: &Value, beside: &mut Beside, expand: &mut dyn Ex
         nodes = expanded.nodes;
         assigns.extend(expanded.assigns);
     }
+    expand.first_values(&assigns);
     if init.is_empty() {
         init = assigns;
     }

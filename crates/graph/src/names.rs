@@ -28,6 +28,11 @@ impl UniqueNames {
         }
     }
 
+    /// Whether a name is in use, maybe with other cases of letters.
+    pub fn is_taken(&self, name: &str) -> bool {
+        self.taken.contains(&name.to_lowercase())
+    }
+
     /// Puts a name in use.
     pub fn reserve(&mut self, name: &str) {
         self.taken.insert(name.to_lowercase());

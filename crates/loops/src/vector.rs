@@ -26,6 +26,7 @@ mod recurrent;
 mod repeat;
 mod response;
 mod softmax;
+mod tail;
 mod target;
 mod tile;
 mod transpose;
@@ -50,6 +51,7 @@ pub use response::LocalResponse;
 pub use softmax::{
     cross_entropy, cross_entropy_of, log_softmax, log_softmax_of, softmax, softmax_of, sparse_cross_entropy,
 };
+pub use tail::{Act, Finish, Near, NearPairs, Step, Tail, With};
 pub use target::{Work, widest};
 pub use walk::{Operand, Rows, one_hot, outer, sum_over, sums};
 

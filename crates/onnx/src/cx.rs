@@ -44,8 +44,11 @@ pub fn opsets(imports: &[OperatorSetIdProto]) -> Opsets<'_> {
 pub struct Variable {
     /// Its name in the model.
     pub initializer: String,
-    /// The name of the variable.
+    /// The name of the variable: that of the initializer as nodes have it, with a number if another one differs from it in the
+    /// case of letters alone. No other initializer has it, so that saved values are those of one initializer.
     pub name: String,
+    /// The node that makes it.
+    pub handle: String,
     /// The node that assigns its first value.
     pub assign: String,
 }
@@ -263,11 +266,27 @@ impl<'o> Cx<'o> {
         Ok(output)
     }
 
+    /// The names of the model's own initializers as variables, in their order; they are in use then. They follow from the model
+    /// alone, and so are the same in a training and where its weights are read.
+    fn names_of_variables(&mut self, graph: &GraphProto) -> Vec<String> {
+        let wanted: Vec<String> = graph.initializer.iter().map(|proto| self.named_scope(&proto.name)).collect();
+        let mut names: Vec<Option<String>> = vec![None; wanted.len()];
+        // Names that nodes can have come first, and numbered ones last: none of them is the name of another initializer.
+        for is_whole in [true, false] {
+            for ((name, wanted), proto) in names.iter_mut().zip(&wanted).zip(&graph.initializer) {
+                if name.is_none() && (*wanted == proto.name) == is_whole && !self.em.is_taken(wanted) {
+                    *name = Some(self.em.reserve(wanted));
+                }
+            }
+        }
+        let all = names.into_iter().zip(wanted);
+        all.map(|(name, wanted)| name.unwrap_or_else(|| self.em.unique(&wanted))).collect()
+    }
+
     /// A variable that begins with the value of an initializer: its value in a step. The names are those of all variables: the
-    /// value has the variable's own name, which the handle has, too.
-    fn variable(&mut self, initializer: &str, name: &str, value: Tensor) -> Result<Output> {
+    /// value has the variable's own name, which is in use already, and which the handle has, too.
+    fn variable(&mut self, initializer: &str, name: String, value: Tensor) -> Result<Output> {
         let (dtype, shape) = (value.dtype(), value.shape().clone());
-        let name = self.em.unique(name);
         let part = |part: &str| format!("{name}/{part}");
         let made = [part("variable"), part("initial"), part("assign")].map(|name| self.em.unique(&name));
         let [handle, initial, assign] = made;
@@ -276,13 +295,13 @@ impl<'o> Cx<'o> {
             ("shape", Attr::Shape((&shape).into())),
             ("shared_name", Attr::Str(name.clone().into_bytes())),
         ];
-        let handle = self.em.named(handle, "VarHandleOp", &[], &attrs)?;
-        let read = self.em.named(name.clone(), "ReadVariableOp", &[handle], &[("dtype", Attr::Type(dtype))])?;
+        let made = self.em.named(handle.clone(), "VarHandleOp", &[], &attrs)?;
+        let read = self.em.named(name.clone(), "ReadVariableOp", &[made], &[("dtype", Attr::Type(dtype))])?;
         let attrs = [("dtype", Attr::Type(dtype)), ("value", Attr::Tensor(value))];
         let initial = self.em.named(initial, "Const", &[], &attrs)?;
         let assigned = [("dtype", Attr::Type(dtype))];
-        self.em.effect(assign.clone(), "AssignVariableOp", &[handle, initial], &assigned)?;
-        self.variables.push(Variable { initializer: initializer.to_owned(), name, assign });
+        self.em.effect(assign.clone(), "AssignVariableOp", &[made, initial], &assigned)?;
+        self.variables.push(Variable { initializer: initializer.to_owned(), name, handle, assign });
         Ok(read)
     }
 
@@ -293,13 +312,23 @@ impl<'o> Cx<'o> {
     pub fn graph(&mut self, graph: &GraphProto) -> Result<()> {
         // Branches that are inlined are no part of the model's own graph.
         let is_variable = self.is_variable.filter(|_| self.scopes.len() == 1);
+        let mut names = match is_variable {
+            Some(_) => self.names_of_variables(graph),
+            None => Vec::new(),
+        }
+        .into_iter();
         for proto in &graph.initializer {
-            let name = self.named_scope(&proto.name);
+            let (own, name) = (names.next(), self.named_scope(&proto.name));
             let bound = self.weight(proto).and_then(|(value, elem)| {
-                let is_variable = is_variable.is_some_and(|is_variable| is_variable(&proto.name) || is_variable(&name));
-                match is_variable && value.dtype().is_float() && !elem.is_held() {
-                    true => self.variable(&proto.name, &name, value),
-                    false => self.held_constant(&name, value, elem),
+                let can_train = value.dtype().is_float() && !elem.is_held();
+                match (own, is_variable) {
+                    (Some(own), Some(is)) if can_train && (is(&proto.name) || is(&own)) => {
+                        self.variable(&proto.name, own, value)
+                    }
+                    (own, _) => {
+                        own.into_iter().for_each(|own| self.em.release(&own));
+                        self.held_constant(&name, value, elem)
+                    }
                 }
             });
             let bound = bound.map_err(|failure| at(failure, &proto.name, "initializer"))?;

@@ -126,6 +126,16 @@ impl Emitter {
         self.unique(name)
     }
 
+    /// Whether a name is in use, maybe with other cases of letters.
+    pub fn is_taken(&self, name: &str) -> bool {
+        self.names.is_taken(name)
+    }
+
+    /// Ends the use of a reserved name.
+    pub fn release(&mut self, name: &str) {
+        self.names.release(name);
+    }
+
     /// A name that no node has.
     pub fn unique(&mut self, wanted: &str) -> String {
         self.names.unique(wanted)

@@ -2,7 +2,6 @@
 //! needs their values.
 
 use meshtf_graph::Attr;
-use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Data, Numeric, Shape, Tensor, with_float, with_integer, with_type};
 
 /// The value of an op if all of its inputs are constants and it is one of those that are computed here.
@@ -203,36 +202,4 @@ fn compared(op: &str, left: &Tensor, right: &Tensor) -> Option<Tensor> {
         _ => x != 0.0 || y != 0.0,
     };
     Tensor::new(shape, Data::Bool(pairs.into_iter().map(apply).collect())).ok()
-}
-
-/// A tensor with its axes in another order.
-///
-/// # Errors
-/// ResourceExhausted if there is not enough memory for it.
-pub fn transposed(x: &Tensor, order: &[usize]) -> Result<Tensor> {
-    let strides = x.shape().strides();
-    let dims: Vec<usize> = order.iter().map(|&axis| x.dims()[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    meshtf_tensor::memory::admit(x.byte_len())?;
-    let n = x.len();
-    let moved = with_type!(x.dtype(), T => {
-        let from = x.slice::<T>()?;
-        let mut all: Vec<T> = Vec::with_capacity(n);
-        let mut at = vec![0usize; dims.len()];
-        let mut place = 0usize;
-        for _ in 0..n {
-            all.extend_from_slice(&from[place..=place]);
-            for axis in (0..dims.len()).rev() {
-                at[axis] += 1;
-                place += steps[axis];
-                if at[axis] < dims[axis] {
-                    break;
-                }
-                place -= steps[axis] * dims[axis];
-                at[axis] = 0;
-            }
-        }
-        Tensor::from_vec(dims.clone(), all)
-    });
-    moved.ok_or_else(|| Failure::invalid("a constant of handles"))
 }

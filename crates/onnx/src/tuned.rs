@@ -139,7 +139,66 @@ fn outside(bytes: &[u8]) -> std::result::Result<Option<String>, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{GraphProto, ModelProto};
+    use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+    use crate::{Tuning, read_tuned};
+
+    #[test]
+    fn no_two_initializers_are_one_variable() {
+        let tensor = |name: &&str| TensorProto {
+            dims: vec![1],
+            data_type: 1,
+            name: (*name).to_owned(),
+            float_data: vec![1.0],
+            ..TensorProto::default()
+        };
+        let initializers = ["W", "w", "a:b", "a_b", "w_1", "w/variable"];
+        let graph = GraphProto {
+            initializer: initializers.iter().map(tensor).collect(),
+            node: vec![NodeProto {
+                op_type: "Neg".to_owned(),
+                input: vec!["w".to_owned()],
+                output: vec!["y".to_owned()],
+                ..NodeProto::default()
+            }],
+            output: vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }],
+            ..GraphProto::default()
+        };
+        let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
+        let model =
+            ModelProto { ir_version: 8, graph: Some(graph), opset_import: vec![opset], ..ModelProto::default() };
+        let bytes = model.encode_to_vec();
+        let variables = |is_variable: &dyn Fn(&str) -> bool| {
+            let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+            let tuning = Tuning { is_variable: Some(is_variable), tensors: &[] };
+            let model = read_tuned(&bytes, &mut none, tuning).unwrap();
+            for own in &model.variables {
+                let node = |name: &str| model.nodes.iter().find(|node| node.name == name).unwrap();
+                assert_eq!(
+                    (node(&own.handle).op.as_str(), node(&own.assign).op.as_str()),
+                    ("VarHandleOp", "AssignVariableOp")
+                );
+            }
+            model.variables.into_iter().map(|own| (own.initializer, own.name)).collect::<Vec<_>>()
+        };
+        let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|&(initializer, name)| (initializer.to_owned(), name.to_owned())).collect()
+        };
+        let all = own(&[
+            ("W", "W"),
+            ("w", "w_2"),
+            ("a:b", "a_b_1"),
+            ("a_b", "a_b"),
+            ("w_1", "w_1"),
+            ("w/variable", "w/variable"),
+        ]);
+        assert_eq!(variables(&|_| true), all);
+        // A part of them has the same names, and is found by these.
+        for (initializer, name) in all {
+            let one = vec![(initializer.clone(), name.clone())];
+            assert_eq!(variables(&|own| own == initializer), one);
+            assert_eq!(variables(&|own| own == name), one);
+        }
+    }
 
     #[test]
     fn only_the_value_changes() {

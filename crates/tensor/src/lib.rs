@@ -26,6 +26,7 @@ mod quantized;
 pub mod render;
 pub mod safetensors;
 mod shape;
+mod transpose;
 mod wire;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use num_complex::Complex;
 pub use quantized::Stored;
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
+pub use transpose::transposed;
 
 use crate::failure::{Failure, Result, counted};
 

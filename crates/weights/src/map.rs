@@ -16,7 +16,7 @@ use std::sync::Arc;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::half::{bf16, f16};
 use meshtf_tensor::nearest::nearest;
-use meshtf_tensor::{DType, Data, Shape, Tensor, memory};
+use meshtf_tensor::{DType, Data, Tensor, memory};
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::interpolate;
 use serde_json::{Map, Value};
@@ -241,39 +241,8 @@ fn transposed(entry: Entry, axes: &[usize]) -> Result<Entry> {
     }
     let shape: Vec<usize> = axes.iter().map(|&axis| entry.shape[axis]).collect();
     let (load, axes) = (Arc::clone(&entry.load), axes.to_vec());
-    let load: Load = Arc::new(move || transpose(&load()?, &axes));
+    let load: Load = Arc::new(move || meshtf_tensor::transposed(&load()?, &axes));
     Ok(Entry { shape, load, ..entry })
-}
-
-/// The tensor with its axes in this order.
-fn transpose(tensor: &Tensor, axes: &[usize]) -> Result<Tensor> {
-    let dims = tensor.dims();
-    let Some(elements) = tensor.bytes().filter(|_| dims.len() == axes.len()) else {
-        return Err(wrong("strings are not transposed"));
-    };
-    let width = tensor.dtype().size().unwrap_or(1);
-    memory::admit(elements.len())?;
-    let mut strides = vec![1usize; dims.len()];
-    for axis in (1..dims.len()).rev() {
-        strides[axis - 1] = strides[axis] * dims[axis];
-    }
-    let shape: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
-    let steps: Vec<usize> = axes.iter().map(|&axis| strides[axis]).collect();
-    let mut moved = Vec::with_capacity(elements.len());
-    let (mut index, mut at) = (vec![0usize; shape.len()], 0);
-    for _ in 0..tensor.len() {
-        moved.extend_from_slice(&elements[at * width..][..width]);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            at += steps[axis];
-            if index[axis] < shape[axis] {
-                break;
-            }
-            at -= steps[axis] * shape[axis];
-            index[axis] = 0;
-        }
-    }
-    Tensor::from_bytes(tensor.dtype(), Shape::from(shape), &moved)
 }
 
 /// Whether every value of a float dtype is one of another, too.

@@ -1,6 +1,6 @@
 //! A graph with the values of its variables as an ONNX model or a SavedModel.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -124,8 +124,11 @@ fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
     let (_, weights) = Weights::add(graph, at)?;
     weights.remarks.iter().for_each(mention);
     let by_node: HashMap<&str, &Tensor> = weights.values().collect();
-    let value = |own: &'_ meshtf_onnx::Variable| by_node.get(format!("{}/variable", own.name).as_str()).copied();
-    let values = ports.variables.iter().filter_map(|own| Some((own.initializer.as_str(), value(own)?))).collect();
+    let mut values = BTreeMap::new();
+    for own in &ports.variables {
+        let lacks = || Trouble::input(format!("weights {}: there is none for {}", at.path.display(), own.name));
+        values.insert(own.initializer.as_str(), *by_node.get(own.handle.as_str()).ok_or_else(lacks)?);
+    }
     let folder = args.from.parent().unwrap_or(Path::new(""));
     let mut beside =
         |file: &str| read_file(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));

@@ -2,7 +2,8 @@
 
 `mlp.onnx` is Gemm, Relu, Gemm; `x.npy` and `y.npy` are eight examples and their classes. `expected.json` has the initializers after
 five steps of gradient descent on the mean cross entropy, with the gradients written out: for training the second layer alone, and
-both; the losses; and the logits of the model trained whole.
+both; the losses; and the logits of the model trained whole. `case.onnx` is the same model, whose initializers differ in the case of
+letters alone.
 """
 
 import json
@@ -52,21 +53,27 @@ def trained(names):
     return {"losses": losses, "weights": {name: value.ravel().tolist() for name, value in w.items()}, "logits": forward(w)[2].tolist()}
 
 
-nodes = [
-    helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["inner"], transB=1),
-    helper.make_node("Relu", ["inner"], ["/relu/Relu_output_0"]),
-    helper.make_node("Gemm", ["/relu/Relu_output_0", "fc2.weight", "fc2.bias"], ["logits"], transB=1),
-]
-graph = helper.make_graph(
-    nodes,
-    "mlp",
-    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-    [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 2])],
-    [numpy_helper.from_array(value, name) for name, value in first.items()],
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-model.metadata_props.add(key="author", value="a person")
-onnx.save(model, "mlp.onnx")
+def saved(path, names):
+    w1, b1, w2, b2 = names
+    nodes = [
+        helper.make_node("Gemm", ["x", w1, b1], ["inner"], transB=1),
+        helper.make_node("Relu", ["inner"], ["/relu/Relu_output_0"]),
+        helper.make_node("Gemm", ["/relu/Relu_output_0", w2, b2], ["logits"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 2])],
+        [numpy_helper.from_array(value, name) for name, value in zip(names, first.values())],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model.metadata_props.add(key="author", value="a person")
+    onnx.save(model, path)
+
+
+saved("mlp.onnx", list(first))
+saved("case.onnx", ["W", "B", "w", "b"])
 np.save("x.npy", x)
 np.save("y.npy", y)
 json.dump({"second": trained(["fc2.weight", "fc2.bias"]), "both": trained(list(first))}, open("expected.json", "w"), indent=1)

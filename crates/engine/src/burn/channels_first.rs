@@ -14,8 +14,8 @@ use super::{Body, plain_body};
 use crate::{EngineOutcome, Value, Values};
 
 /// From channels first to channels last, and back.
-const LAST: [usize; 4] = [0, 2, 3, 1];
-const FIRST: [usize; 4] = [0, 3, 1, 2];
+pub(super) const LAST: [usize; 4] = [0, 2, 3, 1];
+pub(super) const FIRST: [usize; 4] = [0, 3, 1, 2];
 
 /// An op on images.
 struct Family {
@@ -121,7 +121,7 @@ impl Family {
 }
 
 /// The attributes of the op on the image with the channels last; `None` if there is none that is alike.
-fn with_channels_last(attrs: &Attrs) -> Option<Attrs> {
+pub(super) fn with_channels_last(attrs: &Attrs) -> Option<Attrs> {
     let mut last = attrs.clone();
     last.set("data_format", Attr::Str(b"NHWC".to_vec()));
     for name in ["strides", "dilations", "ksize"] {

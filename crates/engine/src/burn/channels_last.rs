@@ -3,7 +3,7 @@
 //!
 //! Unsupported inputs (groups, other dtypes, rows that take too long) are left to burn.
 
-use meshtf_loops::vector::{Convolution, PackedFilter};
+use meshtf_loops::vector::{Convolution, Finish, PackedFilter};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
@@ -11,45 +11,31 @@ use smallvec::smallvec;
 
 use super::conv::{Fit, Sides, WindowAttrs};
 use super::dense;
+use super::kept::Kept;
 use super::memory::Backing;
 use crate::{EngineOutcome, Value};
 
 /// With fewer multiplications than this the host is no slower; and it sums in double.
 pub(super) const FEWEST_PRODUCTS: usize = 1 << 14;
 
-/// The filter of a node, which is kept in the order in which convolutions read it if it is the same in every step.
-pub(super) struct Filter {
-    is_constant: bool,
-    packed: Option<PackedFilter>,
-}
+/// The filter of a node, in the order in which convolutions read it.
+pub(super) type Filter = Kept<PackedFilter>;
 
-impl Filter {
-    pub fn new(is_constant: bool) -> Filter {
-        Filter { is_constant, packed: None }
-    }
-
-    /// The convolution of an image with the filter, which is packed at the first call, if there is memory for that.
-    fn answer(&mut self, convolution: &Convolution, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
-        if self.is_constant && self.packed.is_none() {
-            let has_memory = budget::admit(convolution.scratch_bytes()).is_ok();
-            self.packed = has_memory.then(|| convolution.packed(filter)).flatten();
-            self.is_constant = self.packed.is_some();
-        }
-        match &self.packed {
-            Some(packed) => convolution.answer_packed(image, packed),
-            None => convolution.answer(image, filter),
-        }
-    }
-}
-
+/// The output, whose parts `finish` completes.
 pub(super) fn answer<B: Backing>(
     of: (&WindowAttrs, &Fit),
     filter: &mut Filter,
     inputs: &[Value],
+    finish: Option<Finish>,
 ) -> Result<Option<EngineOutcome>> {
     let [image, weights] = inputs else { return Ok(None) };
-    let function =
-        |convolution: &Convolution, image: &[f32], weights: &[f32]| filter.answer(convolution, image, weights);
+    let function = |convolution: &Convolution, image: &[f32], weights: &[f32]| {
+        let packed = filter.form(convolution.scratch_bytes(), || convolution.packed(weights));
+        match packed {
+            Some(packed) => convolution.answer_packed(image, packed, finish),
+            None => convolution.answer(image, weights, finish),
+        }
+    };
     computed::<B>(of, [image, weights], function, &of.1.answer)
 }
 

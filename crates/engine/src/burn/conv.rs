@@ -6,6 +6,7 @@ use burn_backend::ops::ConvOptions;
 use meshtf_graph::Attrs;
 use meshtf_kernels::{KernelNode, Padding};
 use meshtf_loops::turn;
+use meshtf_loops::vector::Finish;
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
@@ -56,7 +57,7 @@ pub(super) struct WindowAttrs {
 
 impl WindowAttrs {
     /// `None` if only the host kernel supports the attributes.
-    fn read(attrs: &Attrs) -> Result<Option<WindowAttrs>> {
+    pub(super) fn read(attrs: &Attrs) -> Result<Option<WindowAttrs>> {
         let channels_first = match attrs.str("data_format")? {
             "NHWC" => false,
             "NCHW" => true,
@@ -159,7 +160,7 @@ pub(super) struct Fit {
     pub(super) answer: Shape,
 }
 
-fn fit(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
+pub(super) fn fit(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
     let (batch, space, channels) = window.image(image)?;
     let &[height, width, taken, made] = filter.dims() else { return None };
     if [batch, channels, taken, made, height, width].contains(&0) || channels % taken != 0 {
@@ -251,6 +252,32 @@ impl Fit {
     }
 }
 
+/// A convolution in this process's memory, channels last, whose parts `finish` completes; `None` if it is left to others.
+fn in_place<B: Backing>(
+    of: (&WindowAttrs, &Fit),
+    filter: &mut Filter,
+    inputs: &Values,
+    finish: Option<Finish>,
+) -> Result<Option<EngineOutcome>> {
+    match channels_last::answer::<B>(of, filter, inputs, finish)? {
+        None => depthwise::grouped::<B>(of, inputs, finish),
+        done => Ok(done),
+    }
+}
+
+/// A convolution whose parts `finish` completes; `None` if it has to be computed without.
+pub(super) fn finished_conv2d<B: Backing>(
+    window: &WindowAttrs,
+    filter: &mut Filter,
+    inputs: &Values,
+    finish: Finish,
+) -> Result<Option<EngineOutcome>> {
+    match fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) {
+        Some(fit) => in_place::<B>((window, &fit), filter, inputs, Some(finish)),
+        None => Ok(None),
+    }
+}
+
 fn conv2d<B: Backing>(
     window: &WindowAttrs,
     filter: &mut Filter,
@@ -260,10 +287,7 @@ fn conv2d<B: Backing>(
     let Some(fit) = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    if let Some(done) = channels_last::answer::<B>((window, &fit), filter, &inputs)? {
-        return Ok(done);
-    }
-    if let Some(done) = depthwise::grouped::<B>((window, &fit), &inputs)? {
+    if let Some(done) = in_place::<B>((window, &fit), filter, &inputs, None)? {
         return Ok(done);
     }
     if !fit.pays::<B>() {

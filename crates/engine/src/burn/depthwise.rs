@@ -6,7 +6,7 @@
 
 use meshtf_kernels::{KernelNode, Slide};
 use meshtf_loops::turn;
-use meshtf_loops::vector::{Axis, Depthwise};
+use meshtf_loops::vector::{Axis, Depthwise, Finish};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape};
@@ -38,14 +38,29 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     if !B::IN_PLACE || node.outputs[0].dtype != DType::F32 {
         return Ok(None);
     }
-    Ok(Some(Box::new(move |_, inputs| computed(&slide, wanted, inputs))))
+    Ok(Some(Box::new(move |_, inputs| computed(&slide, wanted, inputs, None))))
+}
+
+/// The output, whose parts `finish` completes; `None` if it has to be computed without.
+pub(super) fn finished(slide: &Slide, inputs: Values, finish: Finish) -> Result<Option<EngineOutcome>> {
+    match computed(slide, Wanted::Answer, inputs, Some(finish))? {
+        EngineOutcome::Declined(_) => Ok(None),
+        done => Ok(Some(done)),
+    }
+}
+
+/// The shape of the output; `None` if the shapes do not fit.
+pub(super) fn answer_shape(slide: &Slide, image: &Shape, filter: &Shape) -> Option<Shape> {
+    let (convolution, _) = fit(slide, image, filter)?;
+    Some([convolution.batch, convolution.height.output, convolution.width.output, convolution.channels].into())
 }
 
 /// A Conv2D, channels last, each of whose groups takes one channel of the image: a depthwise convolution, whose own op has the
-/// same stride down and across. `None` if it is another one, or a row takes too long.
+/// same stride down and across; `finish` completes its parts. `None` if it is another one, or a row takes too long.
 pub(super) fn grouped<B: Backing>(
     (window, fit): (&WindowAttrs, &Fit),
     inputs: &Values,
+    finish: Option<Finish>,
 ) -> Result<Option<EngineOutcome>> {
     let (&[batch, channels, high, wide], &[made, 1, rows, columns]) = (fit.image.dims(), fit.filter.dims()) else {
         return Ok(None);
@@ -70,8 +85,8 @@ pub(super) fn grouped<B: Backing>(
     let many = Shape::checked_elements(&shape, DType::F32)?.saturating_add(xs.len().saturating_mul(each));
     budget::admit(convolution.scratch_bytes().saturating_add(many.saturating_mul(size_of::<f32>())))?;
     let answer = match each {
-        1 => convolution.answer(xs, ys),
-        _ => convolution.answer(&repeat(xs, each), ys),
+        1 => convolution.answer(xs, ys, finish),
+        _ => convolution.answer(&repeat(xs, each), ys, finish),
     };
     dense::done(&shape, answer).map(Some)
 }
@@ -88,7 +103,7 @@ fn fit(slide: &Slide, image: &Shape, filter: &Shape) -> Option<(Depthwise, usize
     (own == channels && !sizes.contains(&0) && convolution.is_paced()).then_some((convolution, each))
 }
 
-fn computed(slide: &Slide, wanted: Wanted, inputs: Values) -> Result<EngineOutcome> {
+fn computed(slide: &Slide, wanted: Wanted, inputs: Values, finish: Option<Finish>) -> Result<EngineOutcome> {
     let Some((convolution, each, shapes)) = fitting(slide, wanted, &inputs) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -113,7 +128,7 @@ fn computed(slide: &Slide, wanted: Wanted, inputs: Values) -> Result<EngineOutco
         &repeated
     };
     let (shape, made) = match wanted {
-        Wanted::Answer => (answer, convolution.answer(xs, ys)),
+        Wanted::Answer => (answer, convolution.answer(xs, ys, finish)),
         Wanted::FilterGradient => (filter, convolution.filter_gradient(xs, ys)),
         Wanted::ImageGradient if each == 1 => (image, convolution.image_gradient(xs, ys)),
         Wanted::ImageGradient => {

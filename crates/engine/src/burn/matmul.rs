@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::gemm::{UNPACKED, is_better_in_order, matrix, multiply};
+use super::kept::Kept;
 use super::memory::Backing;
 use super::{Body, blocks, dense, products};
 use crate::{EngineOutcome, Value, Values};
@@ -24,7 +25,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "BatchMatMulV2" => (node.attrs.bool("adj_x")?, node.attrs.bool("adj_y")?, Batches::Broadcast),
         _ => return Ok(None),
     };
-    let mut weights = Weights { is_constant: B::IN_PLACE && node.is_constant(1), panels: None };
+    let mut weights = Kept::new(B::IN_PLACE && node.is_constant(1));
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
         let Some(shape) = shape.filter(|shape| shape.is_allowed(inputs[0].dtype())) else {
@@ -32,7 +33,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         };
         if !transpose_left
             && let [x, y] = inputs.as_slice()
-            && let Some(product) = weights.product(x, y, transpose_right)?
+            && let Some(product) = product_with(&mut weights, x, y, transpose_right)?
         {
             return dense::done(&shape, product);
         }
@@ -55,37 +56,31 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     })))
 }
 
-/// The right factor of a node, which is kept in panels if it is the same in every step.
-struct Weights {
-    is_constant: bool,
-    panels: Option<Panels<'static>>,
-}
-
 /// Fewest elements of weights that are kept in panels; for fewer, the step from input to output takes longer than the product.
 const LEAST_WEIGHTS: usize = 1 << 12;
 
-impl Weights {
-    /// The product with these weights, if they are a constant matrix and there is memory for its panels.
-    ///
-    /// # Errors
-    /// ResourceExhausted if there is not enough memory for the product.
-    fn product(&mut self, x: &Value, y: &Value, is_transposed: bool) -> Result<Option<Vec<f32>>> {
-        if !self.is_constant || y.len() < LEAST_WEIGHTS {
-            return Ok(None);
-        }
-        if self.panels.is_none() {
-            let bytes = |y: &MatrixView| y.dims[0] * y.dims[1].next_multiple_of(LANES) * size_of::<f32>();
-            let y = matrix(y, is_transposed).filter(|y| budget::admit(bytes(y)).is_ok());
-            self.panels = y.map(Panels::packed);
-            self.is_constant = self.panels.is_some();
-        }
-        let x = dense::in_order(x.clone())?;
-        let (Some(panels), Some(elements)) = (&self.panels, dense::floats(&x)) else { return Ok(None) };
-        let inner = panels.dims()[0];
-        let rows = elements.len() / inner.max(1);
-        budget::admit(rows.saturating_mul(panels.dims()[1]).saturating_mul(size_of::<f32>()))?;
-        Ok(Some(panels.product(MatrixView { elements, dims: [rows, inner], steps: [inner, 1] })))
+/// The product with weights that are kept in panels, if they are a constant matrix and there is memory for its panels.
+///
+/// # Errors
+/// ResourceExhausted if there is not enough memory for the product.
+fn product_with(
+    weights: &mut Kept<Panels<'static>>,
+    x: &Value,
+    y: &Value,
+    is_transposed: bool,
+) -> Result<Option<Vec<f32>>> {
+    if y.len() < LEAST_WEIGHTS {
+        return Ok(None);
     }
+    let columns = y.shape().dims().get(usize::from(!is_transposed)).copied().unwrap_or(0);
+    let bytes = y.len().div_ceil(columns.max(1)) * columns.next_multiple_of(LANES) * size_of::<f32>();
+    let Some(panels) = weights.form(bytes, || matrix(y, is_transposed).map(Panels::packed)) else { return Ok(None) };
+    let x = dense::in_order(x.clone())?;
+    let Some(elements) = dense::floats(&x) else { return Ok(None) };
+    let inner = panels.dims()[0];
+    let rows = elements.len() / inner.max(1);
+    budget::admit(rows.saturating_mul(panels.dims()[1]).saturating_mul(size_of::<f32>()))?;
+    Ok(Some(panels.product(MatrixView { elements, dims: [rows, inner], steps: [inner, 1] })))
 }
 
 /// The product of matrices, of the rank of its shape, whose batches are broadcast.

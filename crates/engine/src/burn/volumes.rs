@@ -154,7 +154,7 @@ fn answer(slide: &Slide, inputs: &Values) -> Result<Option<EngineOutcome>> {
     let Some(fit) = Volumes::new(slide, inputs[0].shape(), inputs[1].shape()) else { return Ok(None) };
     let (Some(volumes), Some(filter)) = (floats(&inputs[0]), floats(&inputs[1])) else { return Ok(None) };
     fit.admit(&fit.answer)?;
-    let made = fit.convolution.answer(&fit.side_by_side(volumes), &fit.turned(filter, true));
+    let made = fit.convolution.answer(&fit.side_by_side(volumes), &fit.turned(filter, true), None);
     made.map(|made| dense::done(&fit.answer, made)).transpose()
 }
 

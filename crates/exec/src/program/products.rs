@@ -207,7 +207,8 @@ pub(super) fn act(piece: &Piece, node: &PieceNode, terms: &[Taken], engine: &dyn
     Ok(Act::Kernel { engine: engine.compile_with_products(&node, &products)?, host: Some(host) })
 }
 
-fn kernel_node<'a>(node: &'a PieceNode, inputs: &'a [DType]) -> KernelNode<'a> {
+/// The node as its kernel sees it, without constants.
+pub(super) fn kernel_node<'a>(node: &'a PieceNode, inputs: &'a [DType]) -> KernelNode<'a> {
     KernelNode {
         name: &node.name,
         op: op_name(&node.op),

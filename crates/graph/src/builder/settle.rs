@@ -95,7 +95,7 @@ impl GraphBuilder {
 
     /// Whether a node or a scope has this name.
     pub fn is_taken(&self, full_name: &str) -> bool {
-        self.names.taken.contains(&full_name.to_lowercase())
+        self.names.is_taken(full_name)
     }
 
     /// The device that a node requests; nothing for one of another graph.

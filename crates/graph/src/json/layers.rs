@@ -78,6 +78,9 @@ pub trait Expand {
     /// # Errors
     /// A node that cannot be added.
     fn finish(&mut self) -> Result<Expanded>;
+
+    /// Receives the nodes that give the document's variables their first values, also if `init` names other nodes.
+    fn first_values(&mut self, _assigns: &[String]) {}
 }
 
 /// The reader of documents that have no layers.

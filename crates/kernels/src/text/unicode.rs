@@ -119,6 +119,9 @@ enum Encoding {
     Utf32Marked,
     /// One whose characters stand in a table, of one to four bytes each.
     Table(&'static encoding_rs::Encoding),
+    /// One of the ISO-8859 family whose table is that of a Windows encoding, but for the bytes from 0x80 to 0x9f: these are
+    /// control characters.
+    WithControls(&'static encoding_rs::Encoding),
 }
 
 /// A character of a text, and the number of its bytes.
@@ -141,13 +144,13 @@ impl Encoding {
             "UTF32" => Encoding::Utf32Marked,
             "UTF32BE" => Encoding::Utf32 { is_big: true },
             "UTF32LE" => Encoding::Utf32 { is_big: false },
-            _ => Encoding::Table(table_named(name).ok_or_else(|| {
+            _ => with_table(name).ok_or_else(|| {
                 Failure::invalid(format!(
                     "Could not create converter for input encoding: {name}; there are UTF-8, UTF-16, UTF-32 (with BE or LE), \
                      US-ASCII, the ISO-8859 and windows-125x families, Shift_JIS, EUC-JP, EUC-KR, GBK, GB18030, Big5, KOI8-R, \
                      KOI8-U, IBM866 and macintosh"
                 ))
-            })?),
+            })?,
         })
     }
 
@@ -208,7 +211,8 @@ impl Iterator for Characters<'_> {
             Encoding::Utf32 { is_big } => utf32(self.left, is_big),
             Encoding::Utf16Marked => utf16(self.left, true),
             Encoding::Utf32Marked => utf32(self.left, true),
-            Encoding::Table(encoding) => in_table(self.left, encoding),
+            Encoding::WithControls(_) if (0x80..=0x9f).contains(&self.left[0]) => (Some(self.left[0].into()), 1),
+            Encoding::Table(encoding) | Encoding::WithControls(encoding) => in_table(self.left, encoding),
         };
         self.left = &self.left[bytes..];
         let bytes = bytes + std::mem::take(&mut self.skipped);
@@ -256,8 +260,10 @@ fn utf32(text: &[u8], is_big: bool) -> (Option<u32>, usize) {
 }
 
 /// The encoding of a name, of those without a state that lasts longer than a character.
-fn table_named(name: &str) -> Option<&'static encoding_rs::Encoding> {
-    use encoding_rs::{BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS, X_USER_DEFINED};
+fn with_table(name: &str) -> Option<Encoding> {
+    use encoding_rs::{
+        BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS, WINDOWS_874, WINDOWS_1252, WINDOWS_1254, X_USER_DEFINED,
+    };
     let plain = name.to_ascii_lowercase().replace('_', "-");
     let label = match &*plain {
         "cp932" => "shift_jis",
@@ -267,10 +273,20 @@ fn table_named(name: &str) -> Option<&'static encoding_rs::Encoding> {
         "eucjp" => "euc-jp",
         other => other,
     };
-    let encoding = encoding_rs::Encoding::for_label_no_replacement(label.as_bytes())?;
+    let encoding = encoding_rs::Encoding::for_label_no_replacement(label.as_bytes())
+        // Labels such as `iso_8859-9:1989`.
+        .or_else(|| encoding_rs::Encoding::for_label_no_replacement(name.as_bytes()))?;
     let has_no_state = [BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS].contains(&encoding)
         || (encoding.is_single_byte() && encoding != X_USER_DEFINED);
-    has_no_state.then_some(encoding)
+    // The Web reads these of the ISO-8859 family as the Windows encodings that have printed characters in place of the controls.
+    let is_of_windows = ["windows-", "cp125", "x-cp125", "dos-", "tis-"].iter().any(|start| label.starts_with(start));
+    has_no_state.then_some(match encoding {
+        _ if is_of_windows => Encoding::Table(encoding),
+        _ if encoding == WINDOWS_1252 && label.starts_with("ansi-") => Encoding::Ascii,
+        _ if encoding == WINDOWS_1252 => Encoding::Latin1,
+        _ if encoding == WINDOWS_1254 || encoding == WINDOWS_874 => Encoding::WithControls(encoding),
+        _ => Encoding::Table(encoding),
+    })
 }
 
 /// As [`utf8`], for an encoding with a table.

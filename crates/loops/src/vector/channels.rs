@@ -3,6 +3,7 @@
 //! Sums are of double precision. They are added part by part, in an order that follows from the sizes alone.
 
 use super::cut::{Cut, in_place, on_copy};
+use super::tail::{NO_LIMITS, limited};
 use super::target::{Work, widest};
 use crate::chunks::in_chunks;
 
@@ -125,6 +126,7 @@ struct Normalise<'a> {
     mean: &'a [f32],
     weight: &'a [f32],
     offset: &'a [f32],
+    limits: [f32; 2],
 }
 
 impl Work for Normalise<'_> {
@@ -132,7 +134,7 @@ impl Work for Normalise<'_> {
     fn run(self) {
         for xs in self.xs.chunks_mut(self.mean.len()) {
             for (((x, &mean), &weight), &offset) in xs.iter_mut().zip(self.mean).zip(self.weight).zip(self.offset) {
-                *x = (*x - mean) * weight + offset;
+                *x = limited((*x - mean) * weight + offset, self.limits);
             }
         }
     }
@@ -160,9 +162,27 @@ pub fn normalised(xs: &[f32], channels: &[Normal]) -> Vec<f32> {
 }
 
 fn normalising(channels: &[Normal]) -> impl Fn(usize, &mut [f32]) + Sync {
-    let (mean, offset) = (repeated(channels, |of| of.mean), repeated(channels, |of| of.offset));
-    let weight = repeated(channels, |of| of.scale * of.factor);
-    move |_, xs| widest(Normalise { xs, mean: &mean, weight: &weight, offset: &offset })
+    let normaliser = Normaliser::new(channels);
+    move |_, xs| normaliser.over(xs, NO_LIMITS)
+}
+
+/// The numbers of each channel, repeated to fill a row.
+pub(super) struct Normaliser {
+    mean: Vec<f32>,
+    weight: Vec<f32>,
+    offset: Vec<f32>,
+}
+
+impl Normaliser {
+    pub(super) fn new(channels: &[Normal]) -> Normaliser {
+        let (mean, offset) = (repeated(channels, |of| of.mean), repeated(channels, |of| of.offset));
+        Normaliser { mean, weight: repeated(channels, |of| of.scale * of.factor), offset }
+    }
+
+    /// Normalises elements from the first channel of a position on, within limits, on the calling thread.
+    pub(super) fn over(&self, xs: &mut [f32], limits: [f32; 2]) {
+        widest(Normalise { xs, mean: &self.mean, weight: &self.weight, offset: &self.offset, limits });
+    }
 }
 
 /// The sums of a gradient, and of its products with the normalised elements, for each channel.

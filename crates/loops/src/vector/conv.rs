@@ -13,6 +13,7 @@ use pass::{Grid, Pass};
 use source::Tap;
 
 use super::lanes::Width;
+use super::tail::Finish;
 
 /// An ungrouped convolution. All sizes but `before` are at least 1.
 #[derive(Clone, Copy, Debug)]
@@ -45,18 +46,18 @@ const MOST_WORK: usize = 1 << 32;
 const MOST_SCRATCH: usize = 1 << 22;
 
 impl Convolution {
-    /// The output, as NHWC, for an image in NHWC and a filter in HWIO of these sizes; `None` if a row of it takes too long,
-    /// or too much memory.
+    /// The output, as NHWC, for an image in NHWC and a filter in HWIO of these sizes, whose parts `finish` completes; `None` if a
+    /// row of it takes too long, or too much memory.
     ///
     /// # Panics
     /// If the length of a slice does not match the sizes.
-    pub fn answer(&self, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
-        self.answer_with(Width::widest(), image, filter)
+    pub fn answer(&self, image: &[f32], filter: &[f32], finish: Option<Finish>) -> Option<Vec<f32>> {
+        self.answer_with(Width::widest(), image, filter, finish)
     }
 
-    fn answer_with(&self, width: Width, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+    fn answer_with(&self, width: Width, image: &[f32], filter: &[f32], finish: Option<Finish>) -> Option<Vec<f32>> {
         assert_eq!((image.len(), filter.len()), (self.pixels(), self.weights()), "the sizes of the convolution");
-        self.forward(width).carry_out(vec![self.windows()], image, filter)
+        self.forward(width).carry_out(vec![self.windows()], image, filter, finish)
     }
 
     /// A filter in HWIO of these sizes in the order in which convolutions read it, for many images; `None` if it has infinities
@@ -79,7 +80,7 @@ impl Convolution {
     ///
     /// # Panics
     /// As [`Convolution::answer`].
-    pub fn answer_packed(&self, image: &[f32], filter: &PackedFilter) -> Option<Vec<f32>> {
+    pub fn answer_packed(&self, image: &[f32], filter: &PackedFilter, finish: Option<Finish>) -> Option<Vec<f32>> {
         assert_eq!(image.len(), self.pixels(), "the images have the size of the convolution");
         let own = self.window[0] * self.window[1] * self.channels * self.made.next_multiple_of(filter.width.lanes());
         assert_eq!(
@@ -87,7 +88,7 @@ impl Convolution {
             (self.window, own),
             "the filter has the size of the convolution"
         );
-        self.forward(filter.width).carry_out_packed(self.windows(), image, &filter.weights)
+        self.forward(filter.width).carry_out_packed(self.windows(), image, &filter.weights, finish)
     }
 
     /// The windows of the forward pass.
@@ -122,7 +123,7 @@ impl Convolution {
             taps: [row.1.clone(), column.1.clone()],
             is_added: false,
         });
-        self.backward(width).carry_out(grids.collect(), gradient, filter)
+        self.backward(width).carry_out(grids.collect(), gradient, filter, None)
     }
 
     /// The gradient of the filter, for that of the output; `None` as for [`Convolution::answer`].

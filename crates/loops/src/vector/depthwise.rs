@@ -6,6 +6,7 @@
 
 use super::axis::Axis;
 use super::cut::summed;
+use super::tail::{FINISHED, Finish};
 use super::target::{Work, widest};
 use crate::chunks::{even_chunk, in_chunks};
 use crate::turn::BLOCK;
@@ -41,17 +42,17 @@ impl Depthwise {
         listed(&self.height) && listed(&self.width) && row <= BLOCK
     }
 
-    /// The output, as NHWC, for an image in NHWC and a filter `[height, width, channels]`.
+    /// The output, as NHWC, for an image in NHWC and a filter `[height, width, channels]`, whose parts `finish` completes.
     ///
     /// # Panics
     /// If the length of a slice does not match the sizes.
-    pub fn answer(&self, image: &[f32], filter: &[f32]) -> Vec<f32> {
+    pub fn answer(&self, image: &[f32], filter: &[f32], finish: Option<Finish>) -> Vec<f32> {
         assert_eq!(image.len(), self.pixels(), "the images have the size of the convolution");
         let [rows, columns] = [self.height, self.width].map(|axis| {
             let under = |window| (0..axis.window).filter_map(|k| Some((axis.position(window, k)?, k))).collect();
             (0..axis.output).map(under).collect::<Vec<Taps>>()
         });
-        self.sums(image, self.width.input, filter, [rows, columns], self.height.input)
+        self.sums(image, [self.height.input, self.width.input], filter, [rows, columns], finish)
     }
 
     /// The gradient of the image, for that of the output.
@@ -69,11 +70,18 @@ impl Depthwise {
             }
             over
         });
-        self.sums(gradient, self.width.output, filter, [rows, columns], self.height.output)
+        self.sums(gradient, [self.height.output, self.width.output], filter, [rows, columns], None)
     }
 
-    /// For each row and column, the sums of the products of the inputs, `wide` pixels a row, and the filter.
-    fn sums(&self, from: &[f32], wide: usize, filter: &[f32], taps: [Vec<Taps>; 2], high: usize) -> Vec<f32> {
+    /// For each row and column, the sums of the products of the inputs, images of this height and width, and the filter.
+    fn sums(
+        &self,
+        from: &[f32],
+        size: [usize; 2],
+        filter: &[f32],
+        taps: [Vec<Taps>; 2],
+        finish: Option<Finish>,
+    ) -> Vec<f32> {
         assert_eq!(filter.len(), self.weights(), "the filter has the size of the convolution");
         let [rows, columns] = &taps;
         let row = columns.len() * self.channels;
@@ -81,7 +89,16 @@ impl Depthwise {
         let steps = self.height.window * self.width.window * columns.len() * self.channels.div_ceil(8);
         let count = even_chunk(self.batch * rows.len(), steps);
         summed(self.batch * rows.len() * row, std::iter::repeat(count * row), |first, sums| {
-            widest(Sums { from, size: [high, wide], filter, conv: *self, taps: &taps, sums, first: first / row });
+            let Some(finish) = finish else {
+                return widest(Sums { from, size, filter, conv: *self, taps: &taps, sums, first: first / row });
+            };
+            // Rows that are finished while they are in a core's cache.
+            let part = (FINISHED / row).max(1) * row;
+            for (i, sums) in sums.chunks_mut(part).enumerate() {
+                let at = first + i * part;
+                widest(Sums { from, size, filter, conv: *self, taps: &taps, sums: &mut *sums, first: at / row });
+                finish(at, sums);
+            }
         })
     }
 
@@ -415,7 +432,14 @@ mod tests {
                 let gradient = whole(conv.answers(), 3);
                 let [answer, by_image, by_filter] = naive(&conv, &image, &filter, &gradient);
                 assert!(conv.is_paced());
-                assert!(conv.answer(&image, &filter) == answer, "{conv:?}");
+                assert!(conv.answer(&image, &filter, None) == answer, "{conv:?}");
+                let finish = |from: usize, part: &mut [f32]| {
+                    assert!(from.is_multiple_of(channels) && part.len().is_multiple_of(channels));
+                    assert!(*part == answer[from..][..part.len()], "{conv:?}");
+                    part.iter_mut().for_each(|x| *x += 1000.0);
+                };
+                let finished = conv.answer(&image, &filter, Some(&finish));
+                assert!(finished.iter().zip(&answer).all(|(x, own)| *x == own + 1000.0), "{conv:?}");
                 assert!(conv.image_gradient(&filter, &gradient) == by_image, "{conv:?}");
                 assert!(conv.filter_gradient(&image, &gradient) == by_filter, "{conv:?}");
             }
@@ -431,7 +455,7 @@ mod tests {
             let (image, filter, gradient) =
                 (parts(conv.pixels(), 1), parts(conv.weights(), 2), parts(conv.answers(), 3));
             let [answer, by_image, _] = naive(&conv, &image, &filter, &gradient);
-            assert!(conv.answer(&image, &filter) == answer, "{conv:?}");
+            assert!(conv.answer(&image, &filter, None) == answer, "{conv:?}");
             assert!(conv.image_gradient(&filter, &gradient) == by_image, "{conv:?}");
         }
     }
@@ -442,7 +466,7 @@ mod tests {
         let conv = Depthwise { batch: 1, height: side, width: side, channels: 1 };
         let mut filter = vec![1f32; 9];
         filter[0] = f32::INFINITY;
-        assert_eq!(conv.answer(&[1.0, 2.0, 3.0, 4.0], &filter), [10.0, 10.0, 10.0, f32::INFINITY]);
+        assert_eq!(conv.answer(&[1.0, 2.0, 3.0, 4.0], &filter, None), [10.0, 10.0, 10.0, f32::INFINITY]);
     }
 
     #[test]

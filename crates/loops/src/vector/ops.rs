@@ -3,8 +3,9 @@
 use super::angles::{LARGEST, atan, atan2, cos, sin, tan};
 use super::functions::{ceil, erf, exp, exp_m1, floor, ln, ln_1p, rint, sigmoid, softplus, tanh};
 use super::power::Power;
+use super::tail::{Near, NearPairs};
 use super::target::MulAdd;
-use super::walk::{One, Operand, Rows, Two, map, mapped, mapped_rows, zip, zipped};
+use super::walk::{One, Operand, Rows, Two, map, map_near, mapped, mapped_rows, zip, zip_near, zipped};
 
 type MapOver = Box<dyn Fn(&mut [f32]) + Send>;
 type Mapped = Box<dyn Fn(&[f32]) -> Vec<f32> + Send>;
@@ -16,6 +17,8 @@ type Zipped = Box<dyn Fn(Operand, Operand, usize) -> Vec<f32> + Send>;
 pub struct Unary {
     /// Overwrites each number.
     pub over: MapOver,
+    /// As `over`, for a few numbers.
+    pub near: Near,
     /// Returns new numbers.
     pub made: Mapped,
     /// Of rows, the first of which begins with the numbers.
@@ -26,6 +29,8 @@ pub struct Unary {
 pub struct Pairs {
     /// Overwrites the first operand, which is not repeated.
     pub over: ZipOver,
+    /// As `over`, for a few numbers.
+    pub near: NearPairs,
     /// Returns the given number of new numbers.
     pub made: Zipped,
 }
@@ -235,6 +240,7 @@ macro_rules! unary {
     ($f:expr) => {
         Unary {
             over: Box::new(move |xs| map(xs, $f)),
+            near: Near { apply: Box::new(move |xs| map_near(xs, $f)), limits: None },
             made: Box::new(move |xs| mapped(xs, $f)),
             rows: Box::new(move |xs, rows| mapped_rows(xs, rows, $f)),
         }
@@ -245,6 +251,7 @@ macro_rules! pairs {
     ($f:expr) => {
         Pairs {
             over: Box::new(move |xs, ys| zip(xs, ys, $f)),
+            near: NearPairs { apply: Box::new(move |xs, ys| zip_near(xs, ys, $f)), is_sum: false },
             made: Box::new(move |xs, ys, len| zipped(xs, ys, len, $f)),
         }
     };
@@ -252,7 +259,7 @@ macro_rules! pairs {
 
 /// The op with this name and one input, if this crate computes it.
 pub fn unary(op: &str) -> Option<Unary> {
-    Some(match op {
+    let mut found = match op {
         "Abs" => unary!(Abs),
         "Atan" => unary!(InverseTangent),
         "Ceil" => unary!(Ceiling),
@@ -281,7 +288,13 @@ pub fn unary(op: &str) -> Option<Unary> {
         "Tan" => unary!(Tangent),
         "Tanh" => unary!(HyperbolicTangent),
         _ => return None,
-    })
+    };
+    found.near.limits = match op {
+        "Relu" => Some([0.0, f32::INFINITY]),
+        "Relu6" => Some([0.0, 6.0]),
+        _ => None,
+    };
+    Some(found)
 }
 
 /// LeakyRelu, whose slope is an attribute.
@@ -309,7 +322,7 @@ pub fn binary(op: &str) -> Option<Binary> {
             Binary { straight: pairs!($f), swapped: pairs!($f), broadcasts }
         };
     }
-    Some(match op {
+    let mut found = match op {
         "Add" | "AddV2" => binary!(Add, either),
         "Atan2" => binary!(Angle),
         "DivNoNan" => binary!(DivideUnlessZero),
@@ -332,7 +345,10 @@ pub fn binary(op: &str) -> Option<Binary> {
         "Sub" => binary!(Subtract),
         "TanhGrad" => binary!(TangentGradient),
         _ => return None,
-    })
+    };
+    let is_sum = matches!(op, "Add" | "AddV2");
+    (found.straight.near.is_sum, found.swapped.near.is_sum) = (is_sum, is_sum);
+    Some(found)
 }
 
 /// The comparison with this name.

@@ -79,6 +79,12 @@ pub fn map<F: One>(xs: &mut [f32], f: F) {
     in_place(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest_fused(Map { xs, f }));
 }
 
+/// As [`map`], on the calling thread, without a check for cancellation.
+#[inline]
+pub fn map_near<F: One>(xs: &mut [f32], f: F) {
+    widest_fused(Map { xs, f });
+}
+
 /// The function of each number.
 pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
     anew(xs.len(), Cut { period: 1, work: F::WORK }, |at, to| {
@@ -186,6 +192,12 @@ impl<F: Two> FusedWork for Zip<'_, F> {
 #[inline]
 pub fn zip<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
     ys.unrolled(|ys| in_place(xs, Cut { period: 1, work: F::WORK }, |from, xs| widest_fused(Zip { xs, ys, from, f })));
+}
+
+/// As [`zip`], on the calling thread, without a check for cancellation.
+#[inline]
+pub fn zip_near<F: Two>(xs: &mut [f32], ys: Operand, f: F) {
+    widest_fused(Zip { xs, ys, from: 0, f });
 }
 
 /// As [`Zip`], into new slots.

@@ -2,14 +2,13 @@
 //! vocabularies; filters are `[out, in, spatial…]` in ONNX, and `[spatial…, in, out]` in the ops.
 
 use meshtf_graph::{Attr, Output};
-use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::{DType, transposed};
 
 use super::window::{Padding, Window, all_sides};
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
-use crate::fold::transposed;
 use crate::help::Size;
 use crate::node::{Node, Value};
 use crate::unsupported;

@@ -3,9 +3,9 @@
 
 use meshtf_graph::{Node, Output};
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::transposed;
 
 use super::{Writer, int, list, text};
-use crate::fold::transposed;
 use crate::unsupported;
 
 /// The output of a node; `None` for an op of another kind.

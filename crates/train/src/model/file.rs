@@ -24,25 +24,39 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
 /// # Errors
 /// As [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
 pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatError> {
-    meshtf_graph::read_with(bytes, beside, &mut Layers(Model::new()))
+    read_with_first_values(bytes, beside).map(|(program, _)| program)
 }
 
-struct Layers(Model);
+/// As [`read_beside`], with the nodes that give the variables of the file and of its layers their first values, whatever `init`
+/// states.
+///
+/// # Errors
+/// As [`read_beside`].
+pub fn read_with_first_values(bytes: &[u8], beside: &mut Beside) -> Result<(Program, Vec<String>), FormatError> {
+    let mut layers = Layers { model: Model::new(), assigns: Vec::new() };
+    let program = meshtf_graph::read_with(bytes, beside, &mut layers)?;
+    Ok((program, layers.assigns))
+}
+
+struct Layers {
+    model: Model,
+    assigns: Vec<String>,
+}
 
 impl Expand for Layers {
     fn reserve(&mut self, name: &str) {
-        self.0.0.borrow_mut().g.reserve(name);
+        self.model.0.borrow_mut().g.reserve(name);
     }
 
     fn add(&mut self, nodes: Vec<NodeDef>) -> Result<(), GraphError> {
-        let mut state = self.0.0.borrow_mut();
+        let mut state = self.model.0.borrow_mut();
         state.g.extend(nodes)?;
         // A layer that takes a refused shape would name itself as the reason.
         state.g.settled().check_shapes()
     }
 
     fn expand(&mut self, layer: &Layer) -> Result<usize> {
-        let model = &self.0;
+        let model = &self.model;
         let before = {
             let state = model.0.borrow();
             if state.g.is_taken(layer.name) {
@@ -68,12 +82,16 @@ impl Expand for Layers {
     }
 
     fn finish(&mut self) -> Result<Expanded> {
-        let mut state = self.0.0.borrow_mut();
+        let mut state = self.model.0.borrow_mut();
         state.add_updates()?;
         state.g.settle()?;
         let first = state.variables.iter().filter_map(|variable| variable.assign);
         let assigns = first.map(|assign| state.g.tensor_name(assign)).collect();
         Ok(Expanded { nodes: state.g.settled().to_defs(), assigns })
+    }
+
+    fn first_values(&mut self, assigns: &[String]) {
+        self.assigns = assigns.to_vec();
     }
 }
 

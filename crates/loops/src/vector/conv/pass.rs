@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use std::iter::repeat;
 use std::ops::Range;
 
-use super::super::cut::summed;
+use super::super::cut::{Cut, in_place, summed};
 use super::super::lanes::Width;
 use super::super::place::joined;
+use super::super::tail::{FINISHED, Finish};
 use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{MOST_SCRATCH, MOST_WORK, even_parts};
@@ -79,8 +80,14 @@ impl Group {
 const MOST_SINGLE: usize = 4096;
 
 impl Pass {
-    /// The images; `None` if a row takes too long, or too much memory.
-    pub fn carry_out(&self, grids: Vec<Grid>, images: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+    /// The images, whose parts `finish` completes; `None` if a row takes too long, or too much memory.
+    pub fn carry_out(
+        &self,
+        grids: Vec<Grid>,
+        images: &[f32],
+        filter: &[f32],
+        finish: Option<Finish>,
+    ) -> Option<Vec<f32>> {
         let taps = |grid: &Grid| grid.taps[0].len().saturating_mul(grid.taps[1].len());
         let grids = if filter.iter().all(|weight| weight.is_finite()) {
             grids
@@ -95,28 +102,39 @@ impl Pass {
                 self.ready(grid, weights.into())
             })
         };
-        self.sums(&grids.into_iter().map(ready).collect::<Option<Vec<_>>>()?, images)
+        self.sums(&grids.into_iter().map(ready).collect::<Option<Vec<_>>>()?, images, finish)
     }
 
     /// As [`Pass::carry_out`], with weights that were packed for the taps of the grid, and are finite.
-    pub fn carry_out_packed(&self, grid: Grid, images: &[f32], weights: &[f32]) -> Option<Vec<f32>> {
+    pub fn carry_out_packed(
+        &self,
+        grid: Grid,
+        images: &[f32],
+        weights: &[f32],
+        finish: Option<Finish>,
+    ) -> Option<Vec<f32>> {
         if !self.is_allowed(&grid) {
             return None;
         }
-        self.sums(&[self.ready(grid, weights.into())], images)
+        self.sums(&[self.ready(grid, weights.into())], images, finish)
     }
 
-    fn sums(&self, grids: &[Ready], images: &[f32]) -> Option<Vec<f32>> {
+    fn sums(&self, grids: &[Ready], images: &[f32], finish: Option<Finish>) -> Option<Vec<f32>> {
         let work = grids.iter().map(|ready| self.row_work(&ready.grid)).fold(0, usize::saturating_add);
         if work > MOST_WORK {
             return None;
         }
         if let [ready] = grids
-            && let Some(answer) = self.by_columns(ready, images)
+            && let Some(mut answer) = self.by_columns(ready, images)
         {
+            if let Some(finish) = finish {
+                in_place(&mut answer, Cut { period: self.made, work: 4 }, finish);
+            }
             return Some(answer);
         }
         let row = self.target[1] * self.made;
+        // Rows that are finished while they are in a core's cache.
+        let most = if finish.is_some() { (FINISHED / row.max(1)).max(1) } else { usize::MAX };
         let fair = (self.batch * self.target[0]).div_ceil(threads() * CHUNKS);
         // Whole strides, so that the padding is copied once.
         let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
@@ -127,11 +145,12 @@ impl Pass {
             let first = from;
             while from < end {
                 let (image, y) = (from / self.target[0], from % self.target[0]);
-                let high = (self.target[0] - y).min(end - from);
+                let high = (self.target[0] - y).min(end - from).min(most);
                 let answer = &mut answer[(from - first) * row..][..high * row];
                 for ready in grids {
                     self.rows((ready, &ready.weights), (images, image), y, answer, &mut scratch);
                 }
+                finish.iter().for_each(|finish| finish(from * row, answer));
                 from += high;
             }
         }))

@@ -92,10 +92,26 @@ fn check_with(c: &Convolution, image: &[f32], filter: &[f32], gradient: &[f32]) 
                 assert!(is_near || is_same, "{what} {i}, {width:?}: {got} for {want}: {c:?}");
             }
         };
-        compare("answer", c.answer_with(width, image, filter), &answer);
+        compare("answer", c.answer_with(width, image, filter, None), &answer);
         match c.packed_with(width, filter) {
-            Some(packed) => compare("packed", c.answer_packed(image, &packed), &answer),
+            Some(packed) => compare("packed", c.answer_packed(image, &packed, None), &answer),
             None => assert!(filter.iter().any(|weight| !weight.is_finite())),
+        }
+        // Every part is finished once, with its index.
+        let plain = c.answer_with(width, image, filter, None).unwrap();
+        let finish = |from: usize, part: &mut [f32]| {
+            assert!(from.is_multiple_of(c.made) && part.len().is_multiple_of(c.made), "whole positions: {c:?}");
+            part.iter_mut().zip(&plain[from..]).for_each(|(x, own)| {
+                assert_eq!(x.to_bits(), own.to_bits(), "{c:?}");
+                *x = -*x;
+            });
+        };
+        let finished = [
+            c.answer_with(width, image, filter, Some(&finish)),
+            c.packed_with(width, filter).and_then(|packed| c.answer_packed(image, &packed, Some(&finish))),
+        ];
+        for finished in finished.into_iter().flatten() {
+            assert!(finished.iter().zip(&plain).all(|(x, own)| x.to_bits() == (-own).to_bits()), "{c:?}");
         }
         compare("image", c.image_gradient_with(width, filter, gradient), &of_image);
         compare("filter", c.filter_gradient_with(width, image, gradient), &of_filter);
@@ -176,7 +192,7 @@ fn answers_are_the_same_on_any_number_of_threads() {
     let c = convolution(8, [same(21, 3, 1, 1), same(20, 3, 1, 1)], 16, 24);
     let (image, filter, gradient) = (numbers(c.pixels(), 1), numbers(c.weights(), 2), numbers(c.answers(), 3));
     let all = || {
-        let (answer, of_image) = (c.answer(&image, &filter), c.image_gradient(&filter, &gradient));
+        let (answer, of_image) = (c.answer(&image, &filter, None), c.image_gradient(&filter, &gradient));
         let bits = |all: Option<Vec<f32>>| all.unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         [answer, of_image, c.filter_gradient(&image, &gradient)].map(bits)
     };
@@ -192,8 +208,8 @@ fn what_takes_too_long_or_too_much_is_left_to_others() {
     let far = 1 << 30;
     let c = convolution(1, [valid(2, 1, 1, 1), (2, 2, far, 1, [far, far])], 1, 1);
     let (image, filter, gradient) = (numbers(c.pixels(), 1), numbers(c.weights(), 2), numbers(c.answers(), 3));
-    assert!(c.answer(&image, &filter).is_none() && c.filter_gradient(&image, &gradient).is_none());
+    assert!(c.answer(&image, &filter, None).is_none() && c.filter_gradient(&image, &gradient).is_none());
     // One window over many pixels.
     let c = convolution(1, [valid(1, 1, 1, 1), valid(1 << 12, 1 << 11, 1, 1)], 1 << 4, 1 << 7);
-    assert!(c.answer(&numbers(c.pixels(), 1), &numbers(c.weights(), 2)).is_none());
+    assert!(c.answer(&numbers(c.pixels(), 1), &numbers(c.weights(), 2), None).is_none());
 }
