@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use meshtf_exec::Edition;
 use meshtf_tensor::device::{DeviceKind, Task};
 use meshtf_tensor::failure::Failure;
 use serde::{Deserialize, Serialize};
@@ -121,7 +122,7 @@ pub struct SentState {
     /// The kind of the resource.
     pub kind: String,
     /// The version of its contents.
-    pub version: u64,
+    pub version: Edition,
     /// How many tensors follow its form.
     pub tensors: u32,
 }

@@ -37,7 +37,7 @@ impl Guarded {
         let key = all.key();
         let saved = meshtf_exec::Saved {
             kind: "variable".to_owned(),
-            version: 1,
+            version: meshtf_exec::Edition { number: 1, mark: 1 },
             form: postcard::to_stdvec(&(
                 meshtf_tensor::DType::I32,
                 meshtf_tensor::PartialShape::from(Tensor::scalar(0i32).shape()),
