@@ -60,7 +60,8 @@ impl Resources {
     ) -> Result<(Copies, Vec<Unsaved>)> {
         let (mut all, mut unsaved) = (BTreeMap::new(), Vec::new());
         for (key, resource) in self.guarded(session) {
-            let known = before.get(&key).filter(|known| resource.version().map(Version::edition) == Some(known.version));
+            let known =
+                before.get(&key).filter(|known| resource.version().map(Version::edition) == Some(known.version));
             if let Some(known) = known {
                 all.insert(key, Arc::clone(known));
                 continue;
@@ -94,16 +95,11 @@ impl Resources {
         existing.filter(|(_, resource)| !resource.is::<Dummy>()).collect()
     }
 
-    /// Forgets those of a guarded session's resources that `keeps` does not admit: they were made after its state was saved, then.
+    /// Forgets those of a guarded session's resources that `keeps` does not admit: they were made after its state was saved.
     ///
     /// # Errors
     /// FailedPrecondition, with the name of the resource, if another session has changed one since. Then none is forgotten.
-    pub fn drop_guarded(
-        &self,
-        session: SessionId,
-        since: Moment,
-        keeps: impl Fn(&ResourceKey) -> bool,
-    ) -> Result<()> {
+    pub fn drop_guarded(&self, session: SessionId, since: Moment, keeps: impl Fn(&ResourceKey) -> bool) -> Result<()> {
         let mut table = lock(&self.table);
         let named = table.guarded.get(&session).into_iter().flatten().filter(|key| !keeps(key));
         let gone: Vec<ResourceKey> = named.filter(|key| table.resources.contains_key(key)).cloned().collect();

@@ -187,13 +187,7 @@ impl Resources {
     ///
     /// # Errors
     /// As there; FailedPrecondition, with the name of the resource, if another session has changed it.
-    pub(crate) fn load_over(
-        &self,
-        key: &ResourceKey,
-        session: SessionId,
-        saved: &Saved,
-        over: Over<'_>,
-    ) -> Result<()> {
+    pub(crate) fn load_over(&self, key: &ResourceKey, session: SessionId, saved: &Saved, over: Over<'_>) -> Result<()> {
         if let Some(resource) = self.find(key) {
             return load_into(key, &*resource, saved, over);
         }

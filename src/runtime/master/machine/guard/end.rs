@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
-use super::super::Machine;
-use super::{Complete, Phase, SHARE, Taking};
-use crate::protocol::Peer;
+use super::super::plans::Plans;
+use super::super::run::Runs;
+use super::super::{Machine, Nanos};
+use super::{Complete, Guard, Phase, SHARE, Taking};
 use crate::protocol::guard::{Cut, ToGuard};
+use crate::protocol::{Cluster, Peer};
 
 impl Machine {
     /// A buddy reports on its part; so does a task that could not send its own.
@@ -51,7 +53,8 @@ impl Machine {
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;
-        guard.complete = Some(Complete { cut, parts: taking.parts });
+        guard.has_superseded = false;
+        guard.complete = Some(Complete { cut, parts: taking.parts, plans: taking.plans });
         let next = guard.next.take();
         peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
         let waits =
@@ -71,9 +74,8 @@ impl Machine {
             // Whether those have been notified is not known.
             Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
             Phase::Draining { .. } => {}
-            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
-                guard.broken = guard.broken.take().or(taking.broken);
-            }
+            Phase::Copying { taking, .. } => guard.broken = guard.broken.take().or(taking.broken),
+            Phase::Sending { taking, .. } => guard.falls_back(taking, |plan| has_run(&self.plans, &self.runs, plan)),
         }
         let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
         if waiting.is_some() || guard.complete.is_none() {
@@ -87,6 +89,16 @@ impl Machine {
             self.tell_once(why.to_owned());
         }
         self.resume();
+    }
+
+    /// A run waits for a cut that covers its plan, while the copies of one that does not are on their way: they make room for
+    /// others, which are taken now. They do so once before a cut is complete.
+    pub(super) fn supersede(&mut self, cluster: &Cluster) {
+        let Some(guard) = &mut self.guard else { return };
+        let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+        guard.has_superseded = true;
+        guard.falls_back(taking, |plan| has_run(&self.plans, &self.runs, plan));
+        self.take_cut(cluster);
     }
 
     /// No cut can be taken for now.
@@ -110,7 +122,7 @@ impl Machine {
     }
 
     /// A run has ended, with its last step or before. Its client has the answer.
-    pub(in super::super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>) {
+    pub(in super::super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>, has_begun: bool) {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return };
         match failure {
@@ -123,11 +135,34 @@ impl Machine {
             }
             Some(failure) => {
                 guard.journal.forget(request);
-                guard.broken = Some(format!("a run ended early: {}", failure.message));
-                guard.hurry(now);
+                if has_begun {
+                    guard.breaks(failure, now);
+                }
             }
         }
         guard.drop_over();
+    }
+}
+
+/// Whether a step of the plan may have changed the state.
+fn has_run(plans: &Plans, runs: &Runs, plan: u32) -> bool {
+    plans.get(plan).is_none_or(|plan| plan.steps > 0) || runs.plans().any(|one| one == plan)
+}
+
+impl Guard {
+    /// The copies of a cut do not reach their buddies: the cut before counts, unless a plan that it does not cover has run.
+    fn falls_back(&mut self, taking: Taking, has_run: impl Fn(u32) -> bool) {
+        self.broken = self.broken.take().or(taking.broken);
+        let is_covered = |plan: &u32| self.complete.as_ref().is_some_and(|complete| complete.plans.contains(plan));
+        if taking.plans.iter().any(|plan| !is_covered(plan) && has_run(*plan)) {
+            self.broken.get_or_insert_with(|| "the copy of a state that a run has changed is not complete".to_owned());
+        }
+    }
+
+    /// A run has ended early: its steps cannot be computed again.
+    pub(in super::super) fn breaks(&mut self, failure: &Failure, now: Nanos) {
+        self.broken = Some(format!("a run ended early: {}", failure.message));
+        self.hurry(now);
     }
 }
 
