@@ -16,7 +16,7 @@ use super::{Message, Peer, SessionId, ToWorker};
 /// The number of a cut of a session, from 1.
 pub type Cut = u64;
 
-/// The messages to a worker about the guard of a session. All but the last two come from the session's master.
+/// The messages to a worker about the guard of a session. All but the last three come from the session's master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
@@ -45,6 +45,8 @@ pub enum ToGuard {
     /// From a buddy to the new holder of a task: as [`ToGuard::Keep`]. The last one is answered to the master by
     /// [`GuardReport::Restored`].
     Load { session: SessionId, ask: u64, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
+    /// To the sender of a [`ToGuard::Keep`] or [`ToGuard::Load`]: the chunk is taken, and another one may follow.
+    Taken { session: SessionId, parcel: Parcel, chunk: u32 },
 }
 
 impl From<ToGuard> for ToWorker {
@@ -85,9 +87,19 @@ impl ToGuard {
             | ToGuard::Return { session, .. }
             | ToGuard::GiveBack { session, .. }
             | ToGuard::Keep { session, .. }
-            | ToGuard::Load { session, .. } => *session,
+            | ToGuard::Load { session, .. }
+            | ToGuard::Taken { session, .. } => *session,
         }
     }
+}
+
+/// The purpose of the chunks that go from one task to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Parcel {
+    /// The part of a cut that a buddy is to keep.
+    Cut(Cut),
+    /// The state that the master asked a buddy, by that number, to give back.
+    Ask(u64),
 }
 
 /// Where a task's part of a cut is.

@@ -13,8 +13,8 @@ use meshtf_tensor::lock::lock;
 
 use super::super::State;
 use super::{Expected, Incoming, MAX_BYTES, MAX_TENSORS, Own, RANDOM, States, chunks};
-use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, ToGuard};
-use crate::protocol::{Envelope, Peer, ToWorker};
+use crate::protocol::Peer;
+use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, Parcel};
 
 /// How long a state waits to be put back for the ops of steps that were given up.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
@@ -26,6 +26,7 @@ impl State {
             // Those of cuts that were given up.
             let complete = guarded.complete;
             guarded.own.retain(|known, _| Some(*known) == complete || Some(*known) == base);
+            guarded.drop_cuts(cut);
             base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own))))
         });
         let taken = known.and_then(|known| {
@@ -46,17 +47,7 @@ impl State {
         }
         let (base, before) = known.map_or((None, None), |(base, before)| (Some(base), Some(before)));
         let chunks = chunks(&own.states, before.as_ref().map(|before| &before.states));
-        let count = chunks.len() as u32;
-        for (chunk, (resources, tensors)) in (0..).zip(chunks) {
-            let message = ToGuard::Keep { session, cut, base, chunk, chunks: count, resources };
-            if let Err(failure) = self.router.send(buddy, Envelope::new(ToWorker::from(message), tensors)) {
-                let Some(of) = self.router.cluster().member(&self.task).map(|member| member.peer.clone()) else {
-                    return;
-                };
-                let result = Err(self.here(failure));
-                return self.guard_says(master, session, GuardReport::Kept { cut, of, result });
-            }
-        }
+        self.send_chunks(session, (buddy, Parcel::Cut(cut)), (cut, base), chunks);
     }
 
     /// The state of a session here, where the unchanged parts are those of `before`.
