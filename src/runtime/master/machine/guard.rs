@@ -283,10 +283,15 @@ impl Machine {
         match guard.phase {
             // The state of a session that is computed again is not that of its journal until it is done.
             Phase::Steps if !guard.is_replaying => self.take_cut(cluster),
-            // It need not wait for copies that go over a slow link.
-            Phase::Sending { .. } if !guard.has_superseded => self.supersede(cluster),
-            // The next cut follows the one that is on its way.
-            _ => guard.next = Some(cluster.clone()),
+            // The next cut follows the one that is on its way, unless that makes room: it may go over a slow link.
+            _ => {
+                guard.next = Some(cluster.clone());
+                if self.supersede(cluster)
+                    && let Some(guard) = &mut self.guard
+                {
+                    guard.next = None;
+                }
+            }
         }
     }
 

@@ -299,7 +299,10 @@ fn a_run_that_is_given_up_after_a_loss_loses_no_step_that_its_client_has_seen() 
         assert_eq!(seen.values, (1..=known).collect::<Vec<i32>>(), "seed {seed}");
         if let [count] = &seen.notes[..] {
             let count: i32 = count.parse().unwrap();
-            assert!((known + 1..=301).contains(&count), "seed {seed}: {known} steps were seen, the next one is {count}");
+            assert!(
+                (known + 1..=301).contains(&count),
+                "seed {seed}: {known} steps were seen, the next one is {count}"
+            );
             given_up += 1;
         }
     }

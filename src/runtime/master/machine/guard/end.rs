@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
-use super::super::plans::Plans;
-use super::super::run::Runs;
 use super::super::{Machine, Nanos};
 use super::{Complete, Guard, Phase, SHARE, Taking};
 use crate::protocol::guard::{Cut, ToGuard};
@@ -74,8 +72,9 @@ impl Machine {
             // Whether those have been notified is not known.
             Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
             Phase::Draining { .. } => {}
-            Phase::Copying { taking, .. } => guard.broken = guard.broken.take().or(taking.broken),
-            Phase::Sending { taking, .. } => guard.falls_back(taking, |plan| has_run(&self.plans, &self.runs, plan)),
+            Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
+                guard.broken = guard.broken.take().or(taking.broken);
+            }
         }
         let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
         if waiting.is_some() || guard.complete.is_none() {
@@ -92,13 +91,25 @@ impl Machine {
     }
 
     /// A run waits for a cut that covers its plan, while the copies of one that does not are on their way: they make room for
-    /// others, which are taken now. They do so once before a cut is complete.
-    pub(super) fn supersede(&mut self, cluster: &Cluster) {
-        let Some(guard) = &mut self.guard else { return };
-        let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
+    /// others, which are taken now, once before a cut is complete. They do not if the state has changes by a plan that they
+    /// alone cover: the cut before does not do in their place. Returns whether they do.
+    pub(super) fn supersede(&mut self, cluster: &Cluster) -> bool {
+        let Some(guard) = self.guard.as_mut().filter(|guard| !guard.has_superseded) else { return false };
+        let Phase::Sending { taking, .. } = &guard.phase else { return false };
+        let before = guard.complete.as_ref();
+        let is_covered = |plan: &u32| before.is_none_or(|complete| complete.plans.contains(plan));
+        let has_run = |plan: &u32| {
+            self.plans.get(*plan).is_none_or(|plan| plan.steps > 0) || self.runs.plans().any(|one| one == *plan)
+        };
+        if taking.plans.iter().any(|plan| !is_covered(plan) && has_run(plan)) {
+            return false;
+        }
+        if let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
+            guard.broken = guard.broken.take().or(taking.broken);
+        }
         guard.has_superseded = true;
-        guard.falls_back(taking, |plan| has_run(&self.plans, &self.runs, plan));
         self.take_cut(cluster);
+        true
     }
 
     /// No cut can be taken for now.
@@ -144,21 +155,7 @@ impl Machine {
     }
 }
 
-/// Whether a step of the plan may have changed the state.
-fn has_run(plans: &Plans, runs: &Runs, plan: u32) -> bool {
-    plans.get(plan).is_none_or(|plan| plan.steps > 0) || runs.plans().any(|one| one == plan)
-}
-
 impl Guard {
-    /// The copies of a cut do not reach their buddies: the cut before counts, unless a plan that it does not cover has run.
-    fn falls_back(&mut self, taking: Taking, has_run: impl Fn(u32) -> bool) {
-        self.broken = self.broken.take().or(taking.broken);
-        let is_covered = |plan: &u32| self.complete.as_ref().is_some_and(|complete| complete.plans.contains(plan));
-        if taking.plans.iter().any(|plan| !is_covered(plan) && has_run(*plan)) {
-            self.broken.get_or_insert_with(|| "the copy of a state that a run has changed is not complete".to_owned());
-        }
-    }
-
     /// A run has ended early: its steps cannot be computed again.
     pub(in super::super) fn breaks(&mut self, failure: &Failure, now: Nanos) {
         self.broken = Some(format!("a run ended early: {}", failure.message));
