@@ -276,7 +276,7 @@ pub enum ToWorker {
     /// Answered by [`ToMaster::Confirmed`] once all earlier messages of the session are processed or on their way to a device.
     Confirm { session: SessionId },
     /// About a guarded session, which its master guards; from other workers only the two kinds of tensors that the master has
-    /// asked for.
+    /// asked for, and word that such are taken.
     Guard(ToGuard),
 }
 

@@ -118,8 +118,8 @@ impl ToWorker {
                 Some(Flow::Pieces(pieces.first()?.session.0))
             }
             ToWorker::Guard(message) => match message {
-                // A chunk says which it is.
-                ToGuard::Keep { .. } | ToGuard::Load { .. } => None,
+                // Each says which chunk it is about.
+                ToGuard::Keep { .. } | ToGuard::Load { .. } | ToGuard::Taken { .. } => None,
                 _ => Some(Flow::Pieces(message.session().0)),
             },
             ToWorker::Push { .. } | ToWorker::Clear { .. } => None,

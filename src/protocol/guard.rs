@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use meshtf_exec::Edition;
 use meshtf_tensor::device::{DeviceKind, Task};
 use meshtf_tensor::failure::Failure;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use super::{Message, Peer, SessionId, ToWorker};
 /// The number of a cut of a session, from 1.
 pub type Cut = u64;
 
-/// The messages to a worker about the guard of a session. All but the last two come from the session's master.
+/// The messages to a worker about the guard of a session. All but the last three come from the session's master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // The doc of a message leaves out fields that their names and types explain.
 #[allow(missing_docs)]
@@ -44,6 +45,8 @@ pub enum ToGuard {
     /// From a buddy to the new holder of a task: as [`ToGuard::Keep`]. The last one is answered to the master by
     /// [`GuardReport::Restored`].
     Load { session: SessionId, ask: u64, cut: Cut, chunk: u32, chunks: u32, resources: Vec<SentResource> },
+    /// To the sender of a [`ToGuard::Keep`] or [`ToGuard::Load`]: the chunk is taken, and another one may follow.
+    Taken { session: SessionId, parcel: Parcel, chunk: u32 },
 }
 
 impl From<ToGuard> for ToWorker {
@@ -84,9 +87,19 @@ impl ToGuard {
             | ToGuard::Return { session, .. }
             | ToGuard::GiveBack { session, .. }
             | ToGuard::Keep { session, .. }
-            | ToGuard::Load { session, .. } => *session,
+            | ToGuard::Load { session, .. }
+            | ToGuard::Taken { session, .. } => *session,
         }
     }
+}
+
+/// The purpose of the chunks that go from one task to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Parcel {
+    /// The part of a cut that a buddy is to keep.
+    Cut(Cut),
+    /// The state that the master asked a buddy, by that number, to give back.
+    Ask(u64),
 }
 
 /// Where a task's part of a cut is.
@@ -121,7 +134,7 @@ pub struct SentState {
     /// The kind of the resource.
     pub kind: String,
     /// The version of its contents.
-    pub version: u64,
+    pub version: Edition,
     /// How many tensors follow its form.
     pub tensors: u32,
 }

@@ -33,8 +33,9 @@ use crate::protocol::guard::ToGuard;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 
-/// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
-const REGISTRATIONS: usize = 1024;
+/// Most registrations that wait to be compiled, of which a master has one under way at a time for each plan, and most messages
+/// about guarded sessions.
+const MAX_QUEUED: usize = 1024;
 /// Most sessions, of all masters, that a worker holds pieces of.
 const MAX_SESSIONS: usize = 1 << 16;
 
@@ -42,18 +43,22 @@ const MAX_SESSIONS: usize = 1 << 16;
 pub struct Worker {
     state: Arc<State>,
     /// The queue of the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
-    registrar: SyncSender<Work>,
+    registrar: SyncSender<RegisterWork>,
+    /// That of the thread that copies and restores the states of guarded sessions.
+    guardian: SyncSender<GuardWork>,
 }
 
-/// Work that may take long, in the order in which it came.
-enum Work {
-    Register(RegisterWork),
-    /// A message about a guarded session.
-    Guard {
-        from: Peer,
-        message: ToGuard,
-        tensors: Vec<Tensor>,
-    },
+/// The work of the two threads, in the order in which it came.
+struct Queues {
+    registrations: Receiver<RegisterWork>,
+    guard: Receiver<GuardWork>,
+}
+
+/// A message about a guarded session.
+struct GuardWork {
+    from: Peer,
+    message: ToGuard,
+    tensors: Vec<Tensor>,
 }
 
 struct RegisterWork {
@@ -101,13 +106,14 @@ struct WorkerSession {
     is_used: bool,
 }
 
-/// The failure of a registration that the registrar thread does not take.
-fn not_taken(error: TrySendError<Work>) -> Failure {
+/// The failure of work that its thread does not take.
+fn not_taken<T>(error: TrySendError<T>) -> Failure {
     match error {
         TrySendError::Full(_) => {
-            Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"))
+            let why = format!("{MAX_QUEUED} registrations, or messages about guarded sessions, wait already");
+            Failure::new(Code::ResourceExhausted, why)
         }
-        TrySendError::Disconnected(_) => Failure::new(Code::Unavailable, "the thread that registers pieces is gone"),
+        TrySendError::Disconnected(_) => Failure::new(Code::Unavailable, "the thread that does such work is gone"),
     }
 }
 
@@ -125,16 +131,17 @@ struct Registered {
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
     pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
-        let (worker, registrations) = Worker::without_thread(task, router, resources);
-        let shared = Arc::clone(&worker.state);
-        thread::Builder::new()
-            .name("meshtf-register".into())
-            .spawn(move || shared.work_off(&registrations))
-            .expect("a thread at start");
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources);
+        let (registers, guards) = (Arc::clone(&worker.state), Arc::clone(&worker.state));
+        let begin = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name.into()).spawn(work).expect("a thread at start");
+        };
+        begin("meshtf-register", Box::new(move || registrations.iter().for_each(|work| registers.register(work))));
+        begin("meshtf-copy", Box::new(move || guards.guard_all(&guard)));
         worker
     }
 
-    fn without_thread(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, Receiver<Work>) {
+    fn without_threads(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, Queues) {
         let state = Arc::new(State {
             task,
             router,
@@ -144,8 +151,9 @@ impl Worker {
             lost_peers: Mutex::default(),
             guards: Mutex::default(),
         });
-        let (registrar, registrations) = sync_channel::<Work>(REGISTRATIONS);
-        (Worker { state, registrar }, registrations)
+        let (registrar, registrations) = sync_channel(MAX_QUEUED);
+        let (guardian, guard) = sync_channel(MAX_QUEUED);
+        (Worker { state, registrar, guardian }, Queues { registrations, guard })
     }
 
     /// The sink for the values of this worker's devices.
@@ -177,8 +185,7 @@ impl Worker {
                 let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
                     let complete = self.state.put_back(session, &mut pieces, &constants, tensors);
-                    let registration = RegisterWork { master: from.clone(), session, isolated, guarded, pieces };
-                    let work = Work::Register(registration);
+                    let work = RegisterWork { master: from.clone(), session, isolated, guarded, pieces };
                     let sent = complete.and_then(|()| self.registrar.try_send(work).map_err(not_taken));
                     sent.inspect_err(|_| self.state.registered(session, &ids))
                 });
@@ -213,8 +220,8 @@ impl Worker {
             ToWorker::Guard(message) => {
                 let Some(message) = self.state.guard_at_once(from, message) else { return };
                 let about = message.about();
-                let work = Work::Guard { from: from.clone(), message, tensors };
-                if let Err(failure) = self.registrar.try_send(work).map_err(not_taken) {
+                let work = GuardWork { from: from.clone(), message, tensors };
+                if let Err(failure) = self.guardian.try_send(work).map_err(not_taken) {
                     self.state.refuse_guard(from, &about, failure);
                 }
             }

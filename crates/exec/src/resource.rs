@@ -76,8 +76,8 @@ pub(super) use variable::{Content, Variable};
 use super::python::Program;
 use super::token::Tokens;
 use super::waiting::{Answer, WaitId, answered};
-pub(crate) use version::Version;
-pub use version::{Moment, OUTSIDE, on_behalf};
+pub use version::{Edition, Moment, OUTSIDE, changed_by_another, on_behalf};
+pub(crate) use version::{Over, Version};
 
 /// The container of resources that name none.
 pub const DEFAULT_CONTAINER: &str = "localhost";
@@ -109,8 +109,8 @@ pub(super) trait Resource: Any + Send + Sync {
         Look::default()
     }
 
-    /// A number that differs after each change of its contents, and stays while they are only read; `None` while an op works
-    /// on it, and for a resource that does not outlive its step.
+    /// The version of its contents, another one after each change and the same while they are only read; `None` while an op
+    /// works on it, and for a resource that does not outlive its step.
     fn version(&self) -> Option<Version> {
         None
     }
@@ -133,12 +133,12 @@ pub(super) trait Resource: Any + Send + Sync {
         "it is a part of its step"
     }
 
-    /// Replaces the contents with those that were saved. Ops that wait in it continue.
+    /// Replaces the contents with those that were saved, if nothing but `over` is lost by that. Ops that wait in it continue.
     ///
     /// # Errors
-    /// InvalidArgument if they are of another kind, of a resource that is described otherwise, or malformed; ResourceExhausted.
-    /// Then nothing has changed.
-    fn load(&self, _saved: &Saved) -> Result<()> {
+    /// InvalidArgument if they are of another kind, of a resource that is described otherwise, or malformed; ResourceExhausted;
+    /// FailedPrecondition if the change of another session would be lost. Then nothing has changed.
+    fn load(&self, _saved: &Saved, _over: Over<'_>) -> Result<()> {
         Err(Failure::new(Code::FailedPrecondition, self.unsaved()))
     }
 

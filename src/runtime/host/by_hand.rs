@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::runtime::worker::by_hand::Registrations;
+use crate::runtime::worker::by_hand::ByHand;
 
 /// A unit of work of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum Chore {
     Plan,
     /// A registration that its worker compiles.
     Register,
+    /// A message about a guarded session, for its worker.
+    Guard,
     /// A turn of the device at that index.
     Turn(usize),
     /// The clock of its master's guarded sessions ticks.
@@ -35,8 +37,8 @@ impl Host {
 /// A host without threads.
 pub(crate) struct ManualHost {
     host: Host,
-    /// The queue of its worker; a client has none.
-    registrations: Option<Registrations>,
+    /// The work of its worker; a client has none.
+    queued: Option<ByHand>,
 }
 
 impl Deref for ManualHost {
@@ -50,7 +52,7 @@ impl Deref for ManualHost {
 impl ManualHost {
     /// A host without a task.
     pub fn client(router: &Arc<dyn Router>) -> Self {
-        ManualHost { host: Host::new(None, router, Resources::new()), registrations: None }
+        ManualHost { host: Host::new(None, router, Resources::new()), queued: None }
     }
 
     /// `time` is the reading of its master's clock, in nanoseconds.
@@ -62,11 +64,11 @@ impl ManualHost {
         time: Arc<AtomicU64>,
     ) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
-        let (worker, registrations) = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
+        let (worker, queued) = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
         let clock = Box::new(move || time.load(Ordering::Relaxed));
         let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events), clock);
         let host = Host::of(Some(task), router, resources, Some(worker), Some(master), events);
-        ManualHost { host, registrations: Some(registrations) }
+        ManualHost { host, queued: Some(queued) }
     }
 
     /// Serves a device that has no threads.
@@ -85,8 +87,9 @@ impl ManualHost {
         let mut chores = Vec::new();
         chores.extend(self.master.iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));
         if let Some(worker) = &self.worker {
-            let registers = self.registrations.as_ref().is_some_and(|registrations| !registrations.is_empty());
-            chores.extend(registers.then_some(Chore::Register));
+            let queued = self.queued.as_ref();
+            chores.extend(queued.filter(|queued| queued.registers()).map(|_| Chore::Register));
+            chores.extend(queued.filter(|queued| queued.guards()).map(|_| Chore::Guard));
             let devices = worker.devices().into_iter().enumerate().filter(|(_, device)| device.has_work());
             chores.extend(devices.map(|(place, _)| Chore::Turn(place)));
         }
@@ -98,9 +101,8 @@ impl ManualHost {
         match (chore, &self.master, &self.worker) {
             (Chore::Plan, Some(master), _) => master.planner().work_one(),
             (Chore::Tick, Some(master), _) => master.tick(),
-            (Chore::Register, _, Some(worker)) => {
-                self.registrations.iter().for_each(|registrations| worker.register_next(registrations));
-            }
+            (Chore::Register, _, Some(worker)) => self.queued.iter().for_each(|queued| worker.register_next(queued)),
+            (Chore::Guard, _, Some(worker)) => self.queued.iter().for_each(|queued| worker.guard_next(queued)),
             (Chore::Turn(place), _, Some(worker)) => worker.devices()[place].run_turn(),
             _ => {}
         }

@@ -221,9 +221,7 @@ impl Machine {
             }
             SessionEvent::Cancel { run } => {
                 let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
-                if !self.cancel_lost(run, &failure) {
-                    self.cancel(run, &failure);
-                }
+                self.cancel(run, &failure);
             }
             SessionEvent::Prepare { request, signature, alone, cluster } => {
                 self.used = now;

@@ -170,6 +170,7 @@ impl Net {
         CHORE.set(match chore {
             Chore::Plan => "plan",
             Chore::Register => "register",
+            Chore::Guard => "guard",
             Chore::Turn(_) => "turn",
             Chore::Tick => "tick",
         });

@@ -1,41 +1,65 @@
-//! A worker without a thread, for tests: it registers pieces on the thread of the test that asks for it.
+//! A worker without threads, for tests: it registers pieces, and works for guarded sessions, on the thread of the test that asks
+//! for it.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// The queued registrations: those that were taken from the channel, and the channel.
-pub struct Registrations {
-    taken: Mutex<VecDeque<Work>>,
-    channel: Mutex<Receiver<Work>>,
+/// The queued work.
+pub struct ByHand {
+    registrations: Queued<RegisterWork>,
+    guard: Queued<GuardWork>,
 }
 
-impl Registrations {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Work>> {
+/// The work that waits: that which was taken from the channel, and the channel.
+struct Queued<T> {
+    taken: Mutex<VecDeque<T>>,
+    channel: Mutex<Receiver<T>>,
+}
+
+impl<T> Queued<T> {
+    fn of(channel: Receiver<T>) -> Queued<T> {
+        Queued { taken: Mutex::default(), channel: Mutex::new(channel) }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
         let mut taken = lock(&self.taken);
         taken.extend(lock(&self.channel).try_iter());
         taken
     }
 
+    fn next(&self) -> Option<T> {
+        self.waiting().pop_front()
+    }
+}
+
+impl ByHand {
     /// Whether pieces wait to be compiled.
-    pub fn is_empty(&self) -> bool {
-        self.waiting().is_empty()
+    pub fn registers(&self) -> bool {
+        !self.registrations.waiting().is_empty()
+    }
+
+    /// Whether there is work for guarded sessions.
+    pub fn guards(&self) -> bool {
+        !self.guard.waiting().is_empty()
     }
 }
 
 impl Worker {
-    /// A worker that compiles pieces on request, and its queue of them.
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, Registrations) {
-        let (worker, channel) = Worker::without_thread(task, router, resources);
-        (worker, Registrations { taken: Mutex::default(), channel: Mutex::new(channel) })
+    /// A worker that works on request, and its work.
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, ByHand) {
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources);
+        (worker, ByHand { registrations: Queued::of(registrations), guard: Queued::of(guard) })
     }
 
     /// Compiles the pieces that have waited longest.
-    pub fn register_next(&self, registrations: &Registrations) {
-        let next = registrations.waiting().pop_front();
-        if let Some(registration) = next {
-            self.state.work(registration);
-        }
+    pub fn register_next(&self, queued: &ByHand) {
+        queued.registrations.next().into_iter().for_each(|work| self.state.register(work));
+    }
+
+    /// Does the work for a guarded session that has waited longest.
+    pub fn guard_next(&self, queued: &ByHand) {
+        queued.guard.next().into_iter().for_each(|work| self.state.guard_one(work));
     }
 
     /// The devices, in the order of their names.

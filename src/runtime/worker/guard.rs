@@ -1,10 +1,11 @@
-//! A worker's part in guarded sessions: it copies the state that a session has here and puts it back (`state`), and keeps the
-//! copies of other tasks.
+//! A worker's part in guarded sessions: it copies the state that a session has here and puts it back (`state`), sends the copies
+//! (`outgoing`), and keeps those of other tasks.
 //!
 //! A copy shares its elements with the resources until these change, so it is made while the steps wait; it travels beside the
 //! steps. The worker takes copies only for sessions whose master has asked for them, and only from the peers that the master
 //! has named.
 
+mod outgoing;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,9 +18,10 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
+use self::outgoing::{AllOutgoing, Body};
 use super::{State, WorkerSession};
-use crate::protocol::guard::{Cut, GuardReport, Origin, SentResource, SentState, ToGuard};
-use crate::protocol::{Envelope, Peer, ToMaster, ToWorker};
+use crate::protocol::guard::{Cut, GuardReport, Origin, Parcel, SentResource, SentState, ToGuard};
+use crate::protocol::{Peer, ToMaster};
 
 /// Most sessions whose copies a worker makes or keeps.
 const MAX_GUARDED: usize = 4096;
@@ -53,6 +55,8 @@ struct Guarded {
     own: BTreeMap<Cut, Arc<Own>>,
     /// The copies of other tasks, by the peers that sent them; from no others are any taken.
     wards: BTreeMap<Peer, BTreeMap<Cut, Ward>>,
+    /// Copies on their way from here.
+    outgoing: AllOutgoing,
     /// The state that is to be put back.
     expected: Option<Expected>,
     /// The newest cut that is known to be complete.
@@ -132,7 +136,7 @@ impl Incoming {
 }
 
 /// The chunks of a part of a cut, without the states that are those of the base.
-fn chunks(states: &States, base: Option<&States>) -> Vec<(Vec<SentResource>, Vec<Tensor>)> {
+fn chunks(states: &States, base: Option<&States>) -> Vec<Body> {
     let mut all = vec![(Vec::new(), Vec::new())];
     let mut bytes = 0;
     for (key, saved) in states {
@@ -165,6 +169,14 @@ fn is_same(one: &Arc<Saved>, other: &Arc<Saved>) -> bool {
     Arc::ptr_eq(one, other) || (one.kind == RANDOM && one.form == other.form)
 }
 
+impl Guarded {
+    /// The master asks for something: work for what it asked before stops.
+    fn asks(&mut self, ask: u64) {
+        self.asked = self.asked.max(ask);
+        self.drop_asks(self.asked);
+    }
+}
+
 /// The master, and the whole of a state that came back with its cut, if the chunk was the last.
 type Loaded = (Peer, Result<Option<(Cut, States)>>);
 
@@ -192,7 +204,7 @@ impl Guards {
     /// Notes what a master asks for, as soon as it comes.
     fn ask(&mut self, master: &Peer, session: SessionId, ask: u64) {
         if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master == *master) {
-            guarded.asked = guarded.asked.max(ask);
+            guarded.asks(ask);
         }
     }
 
@@ -212,12 +224,13 @@ impl Guards {
             asked: 0,
             own: BTreeMap::new(),
             wards: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
             expected: None,
             complete: None,
             orphaned: None,
         });
         let guarded = self.of_master(session, master)?;
-        guarded.asked = guarded.asked.max(ask);
+        guarded.asks(ask);
         guarded.wards.retain(|peer, _| of.contains(peer));
         for peer in of {
             guarded.wards.entry(peer).or_default();
@@ -281,6 +294,7 @@ impl Guards {
     pub fn down(&mut self, peer: &Peer) {
         let own = self.0.values_mut().filter(|guarded| guarded.master == *peer);
         own.for_each(|guarded| guarded.orphaned = Some(Instant::now()));
+        self.0.values_mut().for_each(|guarded| guarded.outgoing.retain(|(to, _), _| to != peer));
         self.sweep();
     }
 
@@ -315,6 +329,12 @@ impl Guards {
     pub fn len(&self) -> usize {
         self.0.values().filter(|guarded| guarded.orphaned.is_none()).count()
     }
+
+    /// The copies on their way from here.
+    #[cfg(test)]
+    pub fn outgoing(&self) -> usize {
+        self.0.values().map(|guarded| guarded.outgoing.len()).sum()
+    }
 }
 
 impl State {
@@ -340,9 +360,14 @@ impl State {
             ToGuard::Complete { session, cut } => {
                 if let Ok(guarded) = lock(&self.guards).of_master(session, from) {
                     guarded.complete = Some(cut);
+                    guarded.drop_cuts(cut);
                     guarded.own.retain(|known, _| *known >= cut);
                     guarded.wards.values_mut().for_each(|cuts| cuts.retain(|known, _| *known >= cut));
                 }
+                None
+            }
+            ToGuard::Taken { session, parcel, chunk } => {
+                self.taken(from, session, parcel, chunk);
                 None
             }
             other => {
@@ -381,10 +406,13 @@ impl State {
                     self.restored(from, session, ask, Err(failure));
                 }
             }
-            ToGuard::Keep { session, cut, base, chunk, chunks, resources } => {
-                let chunk = Chunk { number: chunk, of: chunks, resources, tensors };
+            ToGuard::Keep { session, cut, base, chunk: number, chunks, resources } => {
+                let chunk = Chunk { number, of: chunks, resources, tensors };
                 let kept = lock(&self.guards).keep(from, session, (cut, base), chunk);
                 let Some((master, kept)) = kept else { return };
+                if kept.is_ok() {
+                    self.took(from, session, Parcel::Cut(cut), number);
+                }
                 let result = match kept {
                     Ok(false) => return,
                     Ok(true) => Ok(()),
@@ -392,10 +420,13 @@ impl State {
                 };
                 self.guard_says(&master, session, GuardReport::Kept { cut, of: from.clone(), result });
             }
-            ToGuard::Load { session, ask, chunk, chunks, resources, .. } => {
-                let chunk = Chunk { number: chunk, of: chunks, resources, tensors };
+            ToGuard::Load { session, ask, chunk: number, chunks, resources, .. } => {
+                let chunk = Chunk { number, of: chunks, resources, tensors };
                 let loaded = lock(&self.guards).load(from, session, ask, chunk);
                 let Some((master, loaded)) = loaded else { return };
+                if loaded.is_ok() {
+                    self.took(from, session, Parcel::Ask(ask), number);
+                }
                 let result = match loaded {
                     Ok(None) => return,
                     Ok(Some((cut, states))) => self.put_loaded(&master, (session, ask), cut, states),
@@ -403,7 +434,7 @@ impl State {
                 };
                 self.restored(&master, session, ask, result);
             }
-            ToGuard::Serve { .. } | ToGuard::Complete { .. } => {}
+            ToGuard::Serve { .. } | ToGuard::Complete { .. } | ToGuard::Taken { .. } => {}
         }
     }
 
@@ -437,7 +468,7 @@ impl State {
                     self.restored(&master, session, *ask, Err(failure));
                 }
             }
-            ToGuard::Serve { .. } | ToGuard::Complete { .. } => {}
+            ToGuard::Serve { .. } | ToGuard::Complete { .. } | ToGuard::Taken { .. } => {}
         }
     }
 
@@ -461,11 +492,7 @@ impl State {
             };
             chunks(states, None)
         };
-        let count = chunks.len() as u32;
-        for (chunk, (resources, tensors)) in (0..).zip(chunks) {
-            let message = ToGuard::Load { session, ask, cut, chunk, chunks: count, resources };
-            self.router.send(to, Envelope::new(ToWorker::from(message), tensors))?;
-        }
+        self.send_chunks(session, (to, Parcel::Ask(ask)), (cut, None), chunks);
         Ok(())
     }
 }

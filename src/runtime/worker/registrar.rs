@@ -1,4 +1,5 @@
-//! The thread of a worker that compiles pieces, and copies and restores the states of guarded sessions.
+//! The threads of a worker: one compiles pieces, the other copies and restores the states of guarded sessions, so that neither
+//! waits for the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -8,7 +9,7 @@ use meshtf_tensor::failure::Failure;
 use meshtf_tensor::ids::PieceId;
 use meshtf_tensor::lock::lock;
 
-use super::{RegisterWork, State, Work};
+use super::{GuardWork, RegisterWork, State};
 use crate::protocol::ToMaster;
 
 /// The name of a registration in the failure for its panic.
@@ -19,12 +20,12 @@ const GUARDING: &str = "copying or restoring a state";
 const SWEEPS: Duration = Duration::from_secs(60);
 
 impl State {
-    /// Does the work that comes, until the worker is gone.
-    pub(super) fn work_off(&self, registrations: &Receiver<Work>) {
+    /// Does the work for guarded sessions that comes, until the worker is gone.
+    pub(super) fn guard_all(&self, queue: &Receiver<GuardWork>) {
         let mut swept = Instant::now();
         loop {
-            match registrations.recv_timeout(SWEEPS) {
-                Ok(work) => self.work(work),
+            match queue.recv_timeout(SWEEPS) {
+                Ok(work) => self.guard_one(work),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -35,22 +36,17 @@ impl State {
         }
     }
 
-    pub(super) fn work(&self, work: Work) {
-        match work {
-            Work::Register(registration) => self.register(registration),
-            Work::Guard { from, message, tensors } => {
-                let about = message.about();
-                let budget = self.resources.budget();
-                let done = catch_unwind(AssertUnwindSafe(|| budget.run(|| self.guard(&from, message, tensors))));
-                if let Err(panic) = done {
-                    self.refuse_guard(&from, &about, Failure::panicked(GUARDING, &*panic));
-                }
-            }
+    pub(super) fn guard_one(&self, GuardWork { from, message, tensors }: GuardWork) {
+        let about = message.about();
+        let budget = self.resources.budget();
+        let done = catch_unwind(AssertUnwindSafe(|| budget.run(|| self.guard(&from, message, tensors))));
+        if let Err(panic) = done {
+            self.refuse_guard(&from, &about, Failure::panicked(GUARDING, &*panic));
         }
     }
 
     /// Compiles pieces and answers, also after a failure or a panic.
-    fn register(&self, registration: RegisterWork) {
+    pub(super) fn register(&self, registration: RegisterWork) {
         let RegisterWork { master, session, isolated, guarded, pieces } = registration;
         let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
         let compiled = catch_unwind(AssertUnwindSafe(|| {

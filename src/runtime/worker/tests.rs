@@ -68,11 +68,16 @@ struct Bench {
 const MASTER: &str = "master";
 
 fn bench() -> Bench {
+    bench_of(|task, router, resources| (Worker::new(task, router, resources), ())).0
+}
+
+/// A worker, and what comes with it.
+fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>) -> (Worker, T)) -> (Bench, T) {
     let (sender, sent) = channel();
     let network = Arc::new(Network { sent: Mutex::new(sender), whims: Mutex::default(), changed: Condvar::new() });
     let task = Task::new("t", 0);
     let resources = Arc::new(Resources::new());
-    let worker = Worker::new(task.clone(), network.clone(), resources.clone());
+    let (worker, with) = make(task.clone(), network.clone(), resources.clone());
     let name = task.device(DeviceKind::Cpu, 0);
     let device = Device::open(name.clone(), Box::new(HostEngine), resources, worker.sink()).unwrap();
     let capacity = Capacity::default();
@@ -83,7 +88,7 @@ fn bench() -> Bench {
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
     let options = PlanOptions { default_device: name.clone(), soft_placement: false };
     let piece = plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0);
-    Bench { worker, network, sent, piece }
+    (Bench { worker, network, sent, piece }, with)
 }
 
 fn id(session: u64, number: u32) -> PieceId {

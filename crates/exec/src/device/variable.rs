@@ -10,7 +10,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use super::super::resource::{OUTSIDE, ResourceKey, Saved, Variable, on_behalf};
+use super::super::resource::{Moment, OUTSIDE, Over, ResourceKey, Saved, Variable, on_behalf};
 use super::Device;
 
 impl Device {
@@ -49,10 +49,23 @@ impl Device {
     /// As there; InvalidArgument if the resource is on another device; the failure of the device, whose variable then has its
     /// value in the memory of the host.
     pub fn load_saved(&self, key: &ResourceKey, session: SessionId, saved: &Saved) -> Result<()> {
+        self.load_over(key, session, saved, Over::All)
+    }
+
+    /// As [`Device::load_saved`], unless another session than this has changed the resource since then. No change of another
+    /// session is lost, though it may come at the same time.
+    ///
+    /// # Errors
+    /// As there; FailedPrecondition, with the name of the resource, if another session has changed it.
+    pub fn put_back(&self, key: &ResourceKey, session: SessionId, since: Moment, saved: &Saved) -> Result<()> {
+        self.load_over(key, session, saved, Over::Own { session, since, name: &key.name })
+    }
+
+    fn load_over(&self, key: &ResourceKey, session: SessionId, saved: &Saved, over: Over<'_>) -> Result<()> {
         if key.device != (self.place.name.kind, self.place.name.index) {
             return Err(Failure::invalid(format!("'{}' is on another device than {}", key.name, self.place.name)));
         }
-        on_behalf(session, || self.place.resources.load(key, session, saved))?;
+        on_behalf(session, || self.place.resources.load_over(key, session, saved, over))?;
         match self.place.resources.find(key).map(|resource| resource.typed::<Variable>()) {
             Some(Ok(variable)) => variable.keep_in(&*self.place.engine),
             _ => Ok(()),

@@ -20,7 +20,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Lasting, Resource, Saved, Version};
+use super::{Lasting, Over, Resource, Saved, Version};
 
 pub(crate) struct Accumulator {
     name: String,
@@ -125,8 +125,8 @@ impl Resource for Accumulator {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        wake_all(self.loaded(saved)?);
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        wake_all(self.loaded(saved, over)?);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version};
 
 /// Most names of one aggregator.
 const MAX_NAMES: usize = 4096;
@@ -80,7 +80,7 @@ impl Resource for Aggregator {
         Saved::new(Self::KIND, kept.version, &form, histograms)
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { histograms, numbers } = saved.form(Self::KIND)?;
         if histograms.len() != saved.tensors.len() || histograms.len() + numbers.len() > MAX_NAMES {
             return Err(saved.malformed("the names are not those of its statistics, or too many"));
@@ -89,8 +89,10 @@ impl Resource for Aggregator {
         let open = |tensor: &Tensor| OpenHistogram::of_numbers(tensor.slice::<f64>().ok()?);
         let histograms = histograms.into_iter().zip(&saved.tensors).map(|(name, tensor)| Some((name, open(tensor)?)));
         let histograms = histograms.collect::<Option<BTreeMap<_, _>>>();
+        let histograms = histograms.ok_or_else(|| saved.malformed("a tensor is no histogram"))?;
         let kept = &mut *lock(&self.kept);
-        kept.histograms = histograms.ok_or_else(|| saved.malformed("a tensor is no histogram"))?;
+        kept.version.check(Self::KIND, over)?;
+        kept.histograms = histograms;
         kept.numbers = numbers.into_iter().collect();
         kept.version.replace(saved.version);
         Ok(())

@@ -15,7 +15,7 @@ use super::super::rows::row;
 use super::super::waiting::{Finished, Waiter, unless_held, wake_all};
 use super::list::Look;
 use super::queue::{How, Kind, Queue};
-use super::{Lasting, Resource, Saved, Version};
+use super::{Lasting, Over, Resource, Saved, Version};
 
 pub(crate) struct Barrier {
     name: String,
@@ -75,8 +75,8 @@ impl Resource for Barrier {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        wake_all(self.loaded(saved)?);
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        wake_all(self.loaded(saved, over)?);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version};
 
 pub(crate) struct TreeEnsemble {
     name: String,
@@ -78,7 +78,7 @@ impl Resource for TreeEnsemble {
         Saved::new(Self::KIND, version, &form, written.map(Tensor::scalar).into_iter().collect())
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { stamp } = saved.form(Self::KIND)?;
         let held = match (stamp, &saved.tensors[..]) {
             (None, []) => None,
@@ -92,6 +92,7 @@ impl Resource for TreeEnsemble {
             _ => return Err(saved.malformed("it has a stamp and an ensemble, or neither")),
         };
         let state = &mut *lock(&self.state);
+        state.version.check(Self::KIND, over)?;
         state.held = held;
         state.version.replace(saved.version);
         Ok(())

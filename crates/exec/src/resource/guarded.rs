@@ -10,7 +10,7 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
 use super::saved::{is_lasting, saved};
-use super::{Dummy, Moment, Resource, ResourceKey, Resources, Saved, Version};
+use super::{Dummy, Moment, Resource, ResourceKey, Resources, Saved, Version, changed_by_another};
 
 /// A resource whose state cannot be saved, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,8 @@ impl Resources {
     ) -> Result<(Copies, Vec<Unsaved>)> {
         let (mut all, mut unsaved) = (BTreeMap::new(), Vec::new());
         for (key, resource) in self.guarded(session) {
-            let known = before.get(&key).filter(|known| resource.version().map(Version::get) == Some(known.version));
+            let known =
+                before.get(&key).filter(|known| resource.version().map(Version::edition) == Some(known.version));
             if let Some(known) = known {
                 all.insert(key, Arc::clone(known));
                 continue;
@@ -81,19 +82,9 @@ impl Resources {
     /// The first of a guarded session's resources that a step of another session has changed since then. One on which an op of
     /// another session works for long counts.
     pub fn changed_by_others(&self, session: SessionId, since: Moment) -> Option<(ResourceKey, &'static str)> {
-        let is_changed = |resource: &dyn Resource| {
-            let look = |_| {
-                let version = resource.version();
-                if version.is_none() {
-                    std::thread::yield_now();
-                }
-                version
-            };
-            let is_others = |version: Version| version.is_changed_by_others(session, since);
-            is_lasting(resource.kind()) && (0..LOOKS).find_map(look).is_none_or(is_others)
-        };
-        let all = self.guarded(session).into_iter();
-        all.filter(|(_, resource)| is_changed(&**resource)).map(|(key, resource)| (key, resource.kind())).next()
+        let mut all = self.guarded(session).into_iter();
+        let found = all.find(|(_, resource)| is_changed_by_others(&**resource, session, since));
+        found.map(|(key, resource)| (key, resource.kind()))
     }
 
     /// Those of a guarded session's resources that exist and have a state.
@@ -105,19 +96,40 @@ impl Resources {
     }
 
     /// Forgets those of a guarded session's resources that `keeps` does not admit: they were made after its state was saved.
-    pub fn drop_guarded(&self, session: SessionId, keeps: impl Fn(&ResourceKey) -> bool) {
+    ///
+    /// # Errors
+    /// FailedPrecondition, with the name of the resource, if another session has changed one since. Then none is forgotten.
+    pub fn drop_guarded(&self, session: SessionId, since: Moment, keeps: impl Fn(&ResourceKey) -> bool) -> Result<()> {
         let mut table = lock(&self.table);
-        let gone: Vec<ResourceKey> =
-            table.guarded.get(&session).into_iter().flatten().filter(|key| !keeps(key)).cloned().collect();
-        let mut is_changed = false;
-        for key in gone {
-            is_changed |= table.resources.remove(&key).is_some();
+        let named = table.guarded.get(&session).into_iter().flatten().filter(|key| !keeps(key));
+        let gone: Vec<ResourceKey> = named.filter(|key| table.resources.contains_key(key)).cloned().collect();
+        // Under the lock of the table, so that no session finds one between the look at it and its end.
+        let all = gone.iter().filter_map(|key| Some((key, &table.resources.get(key)?.0)));
+        for (key, resource) in all {
+            if is_changed_by_others(&**resource, session, since) {
+                return Err(changed_by_another(resource.kind(), &key.name));
+            }
         }
+        gone.iter().for_each(|key| drop(table.resources.remove(key)));
         drop(table);
-        if is_changed {
+        if !gone.is_empty() {
             self.generation.fetch_add(1, Ordering::Release);
         }
+        Ok(())
     }
+}
+
+/// Whether a step of another session has changed a resource since then. One on which an op works for long counts.
+fn is_changed_by_others(resource: &dyn Resource, session: SessionId, since: Moment) -> bool {
+    let look = |_| {
+        let version = resource.version();
+        if version.is_none() {
+            std::thread::yield_now();
+        }
+        version
+    };
+    let is_others = |version: Version| version.is_changed_by_others(session, since);
+    is_lasting(resource.kind()) && (0..LOOKS).find_map(look).is_none_or(is_others)
 }
 
 #[cfg(test)]
@@ -127,7 +139,7 @@ mod tests {
     use meshtf_tensor::{DType, PartialShape, Tensor};
 
     use super::super::super::waiting::{Answer, WaitId, Waiter, Wake};
-    use super::super::{Kind, Queue, SessionTensors, Variable, on_behalf};
+    use super::super::{Kind, Over, Queue, SessionTensors, Variable, on_behalf};
     use super::*;
     use meshtf_engine::Value;
     use meshtf_tensor::ids::StepId;
@@ -184,7 +196,7 @@ mod tests {
         assert_eq!(resources.changed_by_others(own, Moment::now()), None);
 
         // Back to the first state: a resource that was made later is gone, and others are untouched.
-        resources.drop_guarded(own, |key| first.contains_key(key));
+        resources.drop_guarded(own, since, |key| first.contains_key(key))?;
         for (key, saved) in &first {
             resources.load(key, own, saved)?;
         }
@@ -192,6 +204,54 @@ mod tests {
         assert_eq!(value(&resources, "others"), Some(5.0));
         resources.release(own);
         assert!(resources.save_guarded(own, &BTreeMap::new())?.0.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_resource_that_is_made_in_the_place_of_another_is_saved_again() -> Result<(), Failure> {
+        let (resources, own) = (Resources::new(), SessionId(1));
+        resources.guard(own);
+        resources.names(own, &key("v"));
+        variable(&resources, own, "v", 1.0);
+        let (first, _) = resources.save_guarded(own, &BTreeMap::new())?;
+        // Each was changed once.
+        resources.clear(&key("v").container);
+        assert_eq!(value(&resources, "v"), None);
+        variable(&resources, own, "v", 2.0);
+        let (second, _) = resources.save_guarded(own, &first)?;
+        assert_eq!(second[&key("v")].tensors, [Tensor::scalar(2f32)]);
+        // The first state is put back over the second one.
+        assert_ne!(resources.version(&key("v")), Some(first[&key("v")].version));
+        Ok(())
+    }
+
+    #[test]
+    fn a_change_of_another_session_is_not_undone() -> Result<(), Failure> {
+        let (resources, own, other) = (Resources::new(), SessionId(1), SessionId(2));
+        resources.guard(own);
+        resources.names(own, &key("v"));
+        resources.names(own, &key("late"));
+        let made = variable(&resources, own, "v", 1.0);
+        let (saved, _) = resources.save_guarded(own, &BTreeMap::new())?;
+        let since = Moment::now();
+        let put = || {
+            let name = "v";
+            resources.load_over(&key(name), own, &saved[&key(name)], Over::Own { session: own, since, name })
+        };
+        on_behalf(own, || made.hold().set(Value::Host(Tensor::scalar(2f32))));
+        put()?;
+        assert_eq!(value(&resources, "v"), Some(1.0));
+        on_behalf(other, || made.hold().set(Value::Host(Tensor::scalar(3f32))));
+        let refused = put().unwrap_err();
+        assert_eq!((refused.code, value(&resources, "v")), (Code::FailedPrecondition, Some(3.0)));
+        assert!(refused.message.contains("variable 'v'"), "{refused}");
+        // Nor is a resource forgotten that another session has changed, or any beside it.
+        variable(&resources, own, "late", 1.0);
+        let refused = resources.drop_guarded(own, since, |_| false).unwrap_err();
+        assert!(refused.message.contains("variable 'v'"), "{refused}");
+        assert_eq!((value(&resources, "v"), value(&resources, "late")), (Some(3.0), Some(1.0)));
+        resources.drop_guarded(own, since, |key| key.name == "v")?;
+        assert_eq!((value(&resources, "v"), value(&resources, "late")), (Some(3.0), None));
         Ok(())
     }
 

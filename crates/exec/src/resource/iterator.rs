@@ -15,7 +15,7 @@ use prost::Message;
 use super::super::dataset::{Dataset, Draws, Element, Elements, Pull, Spec};
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version};
 use saved::Loaded;
 pub(crate) use saved::MadeAgain;
 
@@ -161,8 +161,8 @@ impl Resource for Iterator {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        self.loaded(saved)
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        self.loaded(saved, over)
     }
 }
 

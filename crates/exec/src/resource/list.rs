@@ -9,7 +9,7 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, PartialShape};
 
-use super::{Resource, ResourceKey, Resources, Version};
+use super::{Edition, Resource, ResourceKey, Resources, Version};
 
 /// A resource at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +51,10 @@ impl Resources {
         lock(&self.table).resources.len()
     }
 
-    /// The version of a resource: a number that differs after each change of its contents, and stays while they are only read.
+    /// The version of a resource, which differs after each change of its contents, and stays while they are only read.
     /// `None` while an op works on it, and if there is no such resource. Never waits.
-    pub fn version(&self, key: &ResourceKey) -> Option<u64> {
-        self.find(key)?.version().map(Version::get)
+    pub fn version(&self, key: &ResourceKey) -> Option<Edition> {
+        self.find(key)?.version().map(Version::edition)
     }
 
     /// The `most` resources that take most memory, the largest first.

@@ -14,7 +14,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version};
+use super::{Edition, Lasting, Over, Resource, ResourceKey, Saved, Version};
 
 pub(crate) struct Mutex {
     name: String,
@@ -89,16 +89,16 @@ impl Resource for Mutex {
 
     /// A mutex has no contents: who holds it is a part of a step.
     fn version(&self) -> Option<Version> {
-        Some(Version::default())
+        Some(Version::NONE)
     }
 
     fn save(&self) -> Result<Saved> {
-        Saved::new(Self::KIND, Version::default(), &(), Vec::new())
+        Saved::new(Self::KIND, Version::NONE, &(), Vec::new())
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, _over: Over<'_>) -> Result<()> {
         let () = saved.form(Self::KIND)?;
-        match saved.tensors.is_empty() && saved.version == Version::default().get() {
+        match saved.tensors.is_empty() && saved.version == Edition::default() {
             true => Ok(()),
             false => Err(saved.malformed("it has tensors, or a version")),
         }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version, admit_tensors};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version, admit_tensors};
 
 /// Most streams of a resource.
 const MAX_STREAMS: usize = 1 << 20;
@@ -121,7 +121,7 @@ impl Resource for QuantileStreams {
         Saved::new(Self::KIND, state.version, &Form { spec }, tensors)
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { spec } = saved.form(Self::KIND)?;
         let held = match spec {
             None if saved.tensors.is_empty() => None,
@@ -129,6 +129,7 @@ impl Resource for QuantileStreams {
             Some(spec) => Some(loaded(&spec, saved)?),
         };
         let state = &mut *lock(&self.state);
+        state.version.check(Self::KIND, over)?;
         state.held = held;
         state.version.replace(saved.version);
         Ok(())

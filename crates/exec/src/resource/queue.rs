@@ -22,7 +22,7 @@ use super::super::waiting::{
 #[cfg(test)]
 use super::Busy;
 use super::list::Look;
-use super::{Lasting, Resource, Saved, Version, on_behalf};
+use super::{Lasting, Over, Resource, Saved, Version, on_behalf};
 
 /// Most bytes of elements in one queue.
 pub(super) const MAX_QUEUE_BYTES: usize = 4 << 30;
@@ -138,8 +138,8 @@ impl Resource for Queue {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        wake_all(self.loaded(saved)?);
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        wake_all(self.loaded(saved, over)?);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::super::waiting::{
     Answer, MAX_WAITERS, WaitId, Waited, Waiter, Wake, too_many_waiters, unless_held, wake_all,
 };
 use super::list::Look;
-use super::{Lasting, Queue, Resource, Saved, Version};
+use super::{Lasting, Over, Queue, Resource, Saved, Version};
 
 /// The number of times that readers have asked queues for names, over all readers.
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -127,8 +127,8 @@ impl Resource for Reader {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        self.loaded(saved)
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        self.loaded(saved, over)
     }
 
     fn cancel(self: Arc<Self>, wait: WaitId) {

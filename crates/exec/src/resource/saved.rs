@@ -13,7 +13,7 @@ use meshtf_tensor::{Tensor, memory};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Resource, ResourceKey, Resources, Version};
+use super::{Edition, Over, Resource, ResourceKey, Resources, Version};
 
 /// The state of a resource, and all that it takes to make another one like it.
 ///
@@ -24,7 +24,7 @@ pub struct Saved {
     /// The kind of the resource, as [`ResourceInfo::kind`](super::ResourceInfo::kind) has it.
     pub kind: String,
     /// The version of the contents. A resource that is made of this has the same.
-    pub version: u64,
+    pub version: Edition,
     /// Everything but the tensors, in a form that the kind alone reads.
     pub form: Vec<u8>,
     /// The tensors, in the order of the form.
@@ -45,7 +45,7 @@ impl Saved {
         let form = postcard::to_stdvec(form).map_err(|error| {
             Failure::new(Code::Internal, format!("the state of a {kind} cannot be written: {error}"))
         })?;
-        Ok(Saved { kind: kind.to_owned(), version: version.get(), form, tensors })
+        Ok(Saved { kind: kind.to_owned(), version: version.edition(), form, tensors })
     }
 
     /// The form, for a resource of that kind.
@@ -160,14 +160,14 @@ impl Resources {
     /// Those of [`Resources::save`], for each by itself.
     pub fn save_all(
         &self,
-        mut filter: impl FnMut(&ResourceKey, Option<u64>) -> bool,
+        mut filter: impl FnMut(&ResourceKey, Option<Edition>) -> bool,
     ) -> impl Iterator<Item = (ResourceKey, Result<Saved>)> {
         let table = lock(&self.table);
         let all: Vec<_> =
             table.resources.iter().map(|(key, (resource, _))| (key.clone(), Arc::clone(resource))).collect();
         drop(table);
         all.into_iter().filter_map(move |(key, resource)| {
-            let is_wanted = filter(&key, resource.version().map(Version::get));
+            let is_wanted = filter(&key, resource.version().map(Version::edition));
             is_wanted.then(|| saved(&key, &*resource)).map(|saved| (key, saved))
         })
     }
@@ -179,18 +179,27 @@ impl Resources {
     /// InvalidArgument if the resource is of another kind, or described otherwise, or the state is malformed; ResourceExhausted
     /// over a limit. Then nothing has changed.
     pub fn load(&self, key: &ResourceKey, session: SessionId, saved: &Saved) -> Result<()> {
+        self.load_over(key, session, saved, Over::All)
+    }
+
+    /// As [`Resources::load`], if the state takes the place of nothing but `over`. No change of another session comes between
+    /// the look at the resource and its new state.
+    ///
+    /// # Errors
+    /// As there; FailedPrecondition, with the name of the resource, if another session has changed it.
+    pub(crate) fn load_over(&self, key: &ResourceKey, session: SessionId, saved: &Saved, over: Over<'_>) -> Result<()> {
         if let Some(resource) = self.find(key) {
-            return load_into(key, &*resource, saved);
+            return load_into(key, &*resource, saved, over);
         }
         let Some((_, empty)) = LASTING.iter().find(|(kind, _)| *kind == saved.kind) else {
             let why = format!("'{}' cannot be made of the state of a '{}'", key.name, saved.kind);
             return Err(Failure::invalid(why));
         };
         let made = empty(key, saved, self.data())?;
-        load_into(key, &*made, saved)?;
+        load_into(key, &*made, saved, Over::All)?;
         let found = self.find_or_make(key, session, || Ok(Arc::clone(&made)))?;
         // An op may have made it in the meantime.
-        if Arc::ptr_eq(&found, &made) { Ok(()) } else { load_into(key, &*found, saved) }
+        if Arc::ptr_eq(&found, &made) { Ok(()) } else { load_into(key, &*found, saved, over) }
     }
 }
 
@@ -202,7 +211,7 @@ pub(super) fn saved(key: &ResourceKey, resource: &dyn Resource) -> Result<Saved>
     resource.save().map_err(named)
 }
 
-fn load_into(key: &ResourceKey, resource: &dyn Resource, saved: &Saved) -> Result<()> {
+fn load_into(key: &ResourceKey, resource: &dyn Resource, saved: &Saved, over: Over<'_>) -> Result<()> {
     if resource.kind() != saved.kind {
         return Err(Failure::invalid(format!(
             "'{}' is a {}, and cannot be loaded with the state of a {}",
@@ -211,5 +220,5 @@ fn load_into(key: &ResourceKey, resource: &dyn Resource, saved: &Saved) -> Resul
             saved.kind
         )));
     }
-    resource.load(saved)
+    resource.load(saved, over)
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::super::waiting::unless_held;
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Lasting, Resource, ResourceKey, Saved, Version, admit_tensors};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version, admit_tensors};
 
 /// The last number that a loaded map may have given: it can give as many again.
 const MAX_NUMBER: i64 = 1 << 62;
@@ -76,7 +76,7 @@ impl Resource for SparseMap {
         Saved::new(Self::KIND, state.version, &Form { next: state.next, numbers }, tensors)
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { next, numbers } = saved.form(Self::KIND)?;
         let (parts, rest) = saved.tensors.as_chunks::<3>();
         let are_numbers = numbers.is_sorted_by(|a, b| a < b) && numbers.last().is_none_or(|&last| last < next);
@@ -92,6 +92,7 @@ impl Resource for SparseMap {
         }
         admit_tensors(saved.tensors.len())?;
         let state = &mut *lock(&self.state);
+        state.version.check(Self::KIND, over)?;
         state.tensors = numbers.into_iter().zip(parts.iter().cloned()).collect();
         (state.next, state.bytes) = (next, bytes);
         state.version.replace(saved.version);

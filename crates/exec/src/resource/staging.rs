@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::waiting::{Answer, Finished, Shared, WaitId, Waited, Waiter, wake_all};
 use super::list::Look;
 use super::queue::MAX_QUEUE_BYTES;
-use super::{Lasting, Resource, Saved, Version, on_behalf};
+use super::{Lasting, Over, Resource, Saved, Version, on_behalf};
 
 /// Most ops that wait for one staging area: each op that continues causes all of them to be examined.
 const MAX_STAGE_WAITERS: usize = 1 << 12;
@@ -136,8 +136,8 @@ impl Resource for Staging {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        wake_all(self.loaded(saved)?);
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        wake_all(self.loaded(saved, over)?);
         Ok(())
     }
 

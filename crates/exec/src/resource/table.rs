@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, Saved, Version};
+use super::{Lasting, Over, Resource, Saved, Version};
 
 /// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
 pub(crate) const MAX_BUCKETS: usize = 1 << 29;
@@ -91,8 +91,8 @@ impl Resource for LookupTable {
         self.saved()
     }
 
-    fn load(&self, saved: &Saved) -> Result<()> {
-        self.loaded(saved)
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
+        self.loaded(saved, over)
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::waiting::unless_held;
 use super::list::Look;
-use super::{Lasting, Resource, ResourceKey, Saved, Version, check_spec};
+use super::{Lasting, Over, Resource, ResourceKey, Saved, Version, check_spec};
 
 /// The beginning of the error of reading a variable that has no value.
 pub const UNINITIALIZED: &str = "Attempting to use uninitialized value";
@@ -92,7 +92,7 @@ impl Resource for Variable {
     }
 
     /// The value is in the memory of the host until an op of the device changes it.
-    fn load(&self, saved: &Saved) -> Result<()> {
+    fn load(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         check_spec(Self::KIND, &self.name, &self.spec(), &saved.form(Self::KIND)?)?;
         let value = match &saved.tensors[..] {
             [] => None,
@@ -101,6 +101,7 @@ impl Resource for Variable {
             _ => return Err(saved.malformed("a variable has at most one value, of its own dtype")),
         };
         let mut content = self.hold();
+        content.version.check(Self::KIND, over)?;
         content.value = value;
         content.version.replace(saved.version);
         Ok(())

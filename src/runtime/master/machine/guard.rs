@@ -65,6 +65,8 @@ pub(super) struct Guard {
     pub is_replaying: bool,
     /// A run waits for a cut that is to follow the one under way, on this cluster.
     next: Option<Cluster>,
+    /// Copies on their way made room for those of another cut, since the last complete one.
+    has_superseded: bool,
     /// Its runs wait for each other: to end the steps under way of one takes steps of another.
     waits_for_others: bool,
     /// The failure of the next run: the state was lost for good between two runs.
@@ -87,6 +89,8 @@ pub(super) enum Phase {
         taking: Taking,
         since: Nanos,
         progress: u64,
+        /// The steps that are to end, as [`Runs::begun`](super::run::Runs::begun) has them: others begin for their sake alone.
+        awaited: Vec<(u64, u64)>,
     },
     /// The workers copy; no step is under way.
     Copying {
@@ -123,6 +127,8 @@ pub(super) struct Taking {
 pub(super) struct Complete {
     pub cut: Cut,
     pub parts: Vec<Part>,
+    /// The plans that it covers.
+    plans: BTreeSet<u32>,
 }
 
 /// A task's part of a cut.
@@ -159,6 +165,7 @@ impl Guard {
             held: Vec::new(),
             is_replaying: false,
             next: None,
+            has_superseded: false,
             waits_for_others: false,
             owed: None,
             attempts: 0,
@@ -186,6 +193,9 @@ impl Guard {
     /// Plans whose pieces were registered for a state of the newest cut.
     pub fn cover(&mut self, plan: u32) {
         self.covered.insert(plan);
+        if let Some(complete) = &mut self.complete {
+            complete.plans.insert(plan);
+        }
     }
 
     /// A run of this many steps begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
@@ -273,8 +283,15 @@ impl Machine {
         match guard.phase {
             // The state of a session that is computed again is not that of its journal until it is done.
             Phase::Steps if !guard.is_replaying => self.take_cut(cluster),
-            // The next cut follows the one that is on its way.
-            _ => guard.next = Some(cluster.clone()),
+            // The next cut follows the one that is on its way, unless that makes room: it may go over a slow link.
+            _ => {
+                guard.next = Some(cluster.clone());
+                if self.supersede(cluster)
+                    && let Some(guard) = &mut self.guard
+                {
+                    guard.next = None;
+                }
+            }
         }
     }
 
@@ -418,10 +435,12 @@ impl Machine {
 
     /// The buddies are ready: no step starts until the workers have copied.
     fn drain(&mut self) {
-        let (now, steps) = (self.now, self.steps_done);
+        let (now, steps, awaited) = (self.now, self.steps_done, self.runs.begun());
         let Some(guard) = &mut self.guard else { return };
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
-            Phase::Serving { taking, .. } => guard.phase = Phase::Draining { taking, since: now, progress: steps },
+            Phase::Serving { taking, .. } => {
+                guard.phase = Phase::Draining { taking, since: now, progress: steps, awaited };
+            }
             other => guard.phase = other,
         }
         self.drained();
@@ -431,12 +450,12 @@ impl Machine {
     pub(super) fn drained(&mut self) {
         let (id, now) = (self.id, self.now);
         let Some(guard) = &mut self.guard else { return };
-        if !matches!(guard.phase, Phase::Draining { .. }) {
-            return;
-        }
+        let Phase::Draining { awaited, .. } = &guard.phase else { return };
         if !self.runs.are_between_steps() {
-            if guard.waits_for_others {
-                self.runs.push_on(false, &mut self.outbox);
+            // As soon as a step of the others ends, or a run comes. Once all that are awaited have ended, nothing begins.
+            if guard.waits_for_others && self.runs.are_open(awaited) {
+                let may_begin = |plan| guard.is_exposed || guard.covered.contains(&plan);
+                self.runs.push_on(may_begin, &mut self.outbox);
             }
             return;
         }
@@ -500,11 +519,11 @@ impl Machine {
     }
 
     /// A tick passed while steps under way were to end. If none did, they may wait for others: a step that takes a batch for the
-    /// run that brings it, or a run that brings batches for room. So each other run gets a step at a time.
+    /// run that brings it, or a run that brings batches for room. So each other run gets a step at a time until they end.
     fn push_on(&mut self) {
         let (steps, now) = (self.steps_done, self.now);
         let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { progress, since, .. } = &mut guard.phase else { return };
+        let Phase::Draining { progress, since, awaited, .. } = &mut guard.phase else { return };
         if std::mem::replace(progress, steps) != steps {
             *since = now;
             return;
@@ -512,7 +531,8 @@ impl Machine {
         if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 {
             return self.abandon("the runs of the session that are under way wait for each other");
         }
-        let began = self.runs.push_on(false, &mut self.outbox) || self.runs.push_on(true, &mut self.outbox);
+        *awaited = self.runs.begun();
+        let began = self.runs.push_on(|_| false, &mut self.outbox) || self.runs.push_on(|_| true, &mut self.outbox);
         guard.waits_for_others |= began;
         if self.runs.plans().any(|plan| !guard.covered.contains(&plan)) && began {
             guard.broken.get_or_insert_with(|| "a run had to begin before its state was copied".to_owned());

@@ -26,6 +26,8 @@ pub(super) struct Logged {
     pub from: u64,
     /// Its steps up to this one were done.
     pub done: u64,
+    /// The same before it was to be computed again.
+    reached: u64,
     pub total: u64,
     /// The last step whose values the client has.
     pub delivered: u64,
@@ -72,6 +74,11 @@ pub(super) struct Journal {
 impl Logged {
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The last of its steps of which the state had the effects, or the client the values.
+    pub fn reached(&self) -> u64 {
+        self.reached.max(self.done).max(self.delivered)
     }
 
     /// The feeds of its steps after `from`.
@@ -127,6 +134,7 @@ impl Journal {
             is_watched,
             from: 0,
             done: 0,
+            reached: 0,
             total,
             delivered: 0,
             is_over: false,
@@ -146,6 +154,24 @@ impl Journal {
         if let Some(place) = self.entries.iter().position(|one| !one.is_over && one.request == request) {
             self.bytes -= self.entries.remove(place).map_or(0, |one| one.bytes);
         }
+    }
+
+    /// The run of a request that is under way has no steps any more but those of which the state had the effects, and nobody
+    /// waits for it. Returns its last step. `is_replayed`: all runs have begun again, so that this one alone is to be.
+    pub fn cut_short(&mut self, request: RequestId, is_replayed: bool) -> Option<u64> {
+        if is_replayed {
+            let again = |one: &Logged| if one.is_over { Again::Done } else { Again::Runs };
+            self.entries.iter_mut().for_each(|one| one.again = again(one));
+        }
+        let one = self.active(request)?;
+        let last = one.reached();
+        (one.total, one.is_over) = (last, true);
+        if let LoggedFeeds::Sets { skipped, sets } = &mut one.feeds {
+            sets.truncate(last.saturating_sub(*skipped) as usize);
+            one.bytes = sets.iter().map(|set| feeds::bytes(set)).sum();
+        }
+        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+        Some(last)
     }
 
     /// The runs that are under way.
@@ -192,7 +218,9 @@ impl Journal {
 
     /// All runs are to be computed again.
     pub fn rewind(&mut self) {
-        self.entries.iter_mut().for_each(|one| one.again = Again::Waits);
+        for one in &mut self.entries {
+            (one.again, one.reached) = (Again::Waits, one.reached());
+        }
     }
 
     /// The next run to compute again, or to continue with, in the order and beside the runs in and beside which they began. It
@@ -252,6 +280,45 @@ mod tests {
         let Feeds::PerStep(left) = journal.main().unwrap().feeds() else { panic!("sets") };
         assert_eq!(left, [3, 4, 5].map(|step| vec![Tensor::scalar(step)]));
         assert_eq!(journal.bytes, 12);
+    }
+
+    #[test]
+    fn a_run_that_is_cut_short_has_the_steps_that_were_done_before_a_loss() {
+        let (mut journal, signature) = (Journal::default(), Arc::new(Signature::default()));
+        assert!(journal.begin(RequestId(1), &signature, &sets(9), 9, (0, false)));
+        let mark = Mark { next: 1, open: vec![(0, 2)] };
+        journal.active(RequestId(1)).unwrap().done = 5;
+        journal.trim(&mark);
+        // Two losses: the second comes before all that was done is done again.
+        journal.rewind();
+        journal.next_again();
+        journal.active(RequestId(1)).unwrap().done = 3;
+        journal.rewind();
+        journal.next_again();
+        assert_eq!(journal.cut_short(RequestId(1), false), Some(5));
+        assert_eq!(journal.cut_short(RequestId(1), false), None, "nobody waits for it");
+        let one = journal.iter().next().unwrap();
+        assert_eq!((one.from, one.total, one.is_over), (2, 5, true));
+        let Feeds::PerStep(left) = one.feeds() else { panic!("sets") };
+        assert_eq!(left, [3, 4, 5].map(|step| vec![Tensor::scalar(step)]));
+        assert_eq!(journal.bytes, 12);
+    }
+
+    #[test]
+    fn no_other_run_is_computed_again_for_one_that_is_cut_short() {
+        let (mut journal, signature, feeds) = (Journal::default(), Arc::new(Signature::default()), Feeds::Same(vec![]));
+        for id in 1..=3 {
+            assert!(journal.begin(RequestId(id), &signature, &feeds, 9, (0, false)));
+        }
+        journal.rewind();
+        while journal.next_again().is_some() {}
+        // Two were asked for since, of which one is over.
+        journal.active(RequestId(3)).unwrap().is_over = true;
+        assert!(journal.begin(RequestId(4), &signature, &feeds, 9, (0, false)));
+        assert_eq!(journal.cut_short(RequestId(2), true), Some(0));
+        assert!(journal.next_again().is_none() && !journal.is_replayed());
+        journal.is_done_again(1);
+        assert!(journal.is_replayed());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
-use super::guard::{Guard, MAX_SPACING, Part, Phase};
+use super::guard::{MAX_SPACING, Part, Phase};
 use super::plans::Standing;
 use super::{Machine, Nanos, Of, ToPlan};
 use crate::protocol::guard::{Cut, GuardNote, Origin, ToGuard};
@@ -139,7 +139,7 @@ impl Machine {
             }
         }
         guard.journal.rewind();
-        let at = guard.journal.main().map_or(0, |one| one.done.max(one.delivered));
+        let at = guard.journal.main().map_or(0, |one| one.reached());
         let failure = failure.clone();
         guard.phase = Phase::Lost(Recovery::new(task, failure, now, at));
         for plan in ended {
@@ -507,15 +507,29 @@ impl Machine {
         self.resume();
     }
 
-    /// The client gives up a run whose task is lost; whether there is such a run.
+    /// The client gives up a run whose steps are to be computed again after a loss; whether there is such a run. The state is to
+    /// be that at which it was lost all the same: the steps that were done by then are computed again.
     pub(super) fn cancel_lost(&mut self, request: RequestId, failure: &Failure) -> bool {
-        let is_back = |guard: &Guard| guard.is_lost() || guard.is_replaying;
-        let Some(guard) = self.guard.as_mut().filter(|guard| is_back(guard)) else { return false };
-        if self.runs.has(request) || guard.journal.active(request).is_none() {
+        let Some(guard) = &mut self.guard else { return false };
+        let Some(reached) = guard.journal.active(request).map(|one| one.reached()) else { return false };
+        // It has just been asked for, or has steps that are new.
+        if self.runs.is_new(request, reached) {
             return false;
         }
-        guard.journal.forget(request);
+        guard.journal.cut_short(request, !guard.is_lost() && !guard.is_replaying);
+        guard.is_replaying |= !guard.is_lost();
+        // The journal is to have its steps at the next cut.
+        let is_taken = matches!(guard.phase, Phase::Serving { .. } | Phase::Draining { .. });
+        if self.runs.silence(request, reached, (self.id, failure), &mut self.outbox) {
+            guard.breaks(failure, self.now);
+        }
+        let (session, code, why) = (self.id, failure.code, failure.to_string());
+        self.happened.push(super::Event::RunFailed { session, run: request, code, why });
         self.answer(request, Err(failure.clone()));
+        if is_taken {
+            self.abandon("a run is computed again though its client has given it up");
+        }
+        self.replay();
         true
     }
 }

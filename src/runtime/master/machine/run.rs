@@ -257,10 +257,13 @@ impl ClientRun {
     /// Makes the workers give up every open step.
     pub fn abort(&self, session: SessionId, failure: &Failure, out: &mut Sends) {
         for number in self.first_open()..self.next {
-            let step = StepId { session, number };
-            for part in self.parts.iter() {
-                out.push((part.worker.clone(), ToWorker::Abort { step, failure: failure.clone() }.into()));
-            }
+            self.abort_step(StepId { session, number }, failure, out);
+        }
+    }
+
+    fn abort_step(&self, step: StepId, failure: &Failure, out: &mut Sends) {
+        for part in self.parts.iter() {
+            out.push((part.worker.clone(), ToWorker::Abort { step, failure: failure.clone() }.into()));
         }
     }
 
@@ -405,12 +408,16 @@ impl Machine {
             self.guard_run(ask.plan, cluster);
             self.replay();
             self.resume();
+            self.drained();
         }
         Ok(())
     }
 
     /// Gives up the run of a request, if it is under way.
     pub(super) fn cancel(&mut self, request: RequestId, failure: &Failure) {
+        if self.cancel_lost(request, failure) {
+            return;
+        }
         if let Some(&first) = self.runs.by_request.get(&request) {
             self.fail_run(first, failure);
         }
@@ -432,7 +439,8 @@ impl Machine {
         self.answer(run.request, Err(failure.clone()));
         let unneeded = self.plans.run_over(run.plan);
         self.forget(unneeded);
-        self.guard_run_over(run.request, Some(failure));
+        self.guard_run_over(run.request, Some(failure), run.next > run.first);
+        self.replay();
         self.drained();
     }
 
@@ -506,7 +514,7 @@ impl Machine {
             self.forget(unneeded);
             match (is_silent, again, &mut self.guard) {
                 (true, Some(number), Some(guard)) => guard.journal.is_done_again(number),
-                _ => self.guard_run_over(request, None),
+                _ => self.guard_run_over(request, None, true),
             }
             self.replay();
         }

@@ -2,6 +2,8 @@
 //! shared with other sessions.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use super::*;
 
@@ -256,4 +258,54 @@ fn no_session_puts_its_state_back_over_that_of_another() {
             _ => assert!(lost > 0),
         }
     }
+}
+
+/// Gives up its run as soon as it learns of a loss, and counts on.
+fn gives_up(net: &Arc<Net>, seen: &Arc<Mutex<Seen>>) -> Vec<Life> {
+    let (net, own) = (Arc::clone(net), Arc::clone(seen));
+    let work = async move {
+        let options = SessionOptions { isolated: true, ..guarded(Duration::from_millis(50)) };
+        let session = open(&net, 0, KEPT, options).await?;
+        session.run().target("zero").steps(100).await?;
+        let is_told = AtomicBool::new(false);
+        let event = |event: crate::StepEvent| match event {
+            crate::StepEvent::Fetched { values, .. } => lock(&own).values.extend(numbers(&values)),
+            crate::StepEvent::Guard(_) => is_told.store(true, Ordering::Relaxed),
+            _ => {}
+        };
+        let run = session.run().fetch("count").steps(300).watch(1, event);
+        let mut run = Box::pin(async { run.await });
+        let ended = std::future::poll_fn(|context| match run.as_mut().poll(context) {
+            Poll::Pending if is_told.load(Ordering::Relaxed) => Poll::Ready(None),
+            ended => ended.map(Some),
+        });
+        if ended.await.transpose()?.is_some() {
+            return Ok(());
+        }
+        drop(run);
+        let ran = session.run().fetch("count").await?;
+        lock(&own).notes.push(numbers(&ran.values)[0].to_string());
+        Ok(())
+    };
+    vec![noted(seen, work)]
+}
+
+#[test]
+fn a_run_that_is_given_up_after_a_loss_loses_no_step_that_its_client_has_seen() {
+    let mut given_up = 0;
+    for seed in 0..2 * SEEDS {
+        let seen = play(seed, 1, &[gives_up]);
+        let known = seen.values.len() as i32;
+        assert_eq!(seen.values, (1..=known).collect::<Vec<i32>>(), "seed {seed}");
+        if let [count] = &seen.notes[..] {
+            let count: i32 = count.parse().unwrap();
+            assert!(
+                (known + 1..=301).contains(&count),
+                "seed {seed}: {known} steps were seen, the next one is {count}"
+            );
+            given_up += 1;
+        }
+    }
+    println!("{given_up} were given up");
+    assert!(given_up * 4 >= SEEDS, "{given_up}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshtf_exec::{Moment, ResourceKey, Saved};
+use meshtf_exec::{Edition, Moment, ResourceKey, Saved, changed_by_another};
 use meshtf_kernels::Position;
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -13,8 +13,8 @@ use meshtf_tensor::lock::lock;
 
 use super::super::State;
 use super::{Expected, Incoming, MAX_BYTES, MAX_TENSORS, Own, RANDOM, States, chunks};
-use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, ToGuard};
-use crate::protocol::{Envelope, Peer, ToWorker};
+use crate::protocol::Peer;
+use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, Parcel};
 
 /// How long a state waits to be put back for the ops of steps that were given up.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
@@ -26,6 +26,7 @@ impl State {
             // Those of cuts that were given up.
             let complete = guarded.complete;
             guarded.own.retain(|known, _| Some(*known) == complete || Some(*known) == base);
+            guarded.drop_cuts(cut);
             base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own))))
         });
         let taken = known.and_then(|known| {
@@ -46,17 +47,7 @@ impl State {
         }
         let (base, before) = known.map_or((None, None), |(base, before)| (Some(base), Some(before)));
         let chunks = chunks(&own.states, before.as_ref().map(|before| &before.states));
-        let count = chunks.len() as u32;
-        for (chunk, (resources, tensors)) in (0..).zip(chunks) {
-            let message = ToGuard::Keep { session, cut, base, chunk, chunks: count, resources };
-            if let Err(failure) = self.router.send(buddy, Envelope::new(ToWorker::from(message), tensors)) {
-                let Some(of) = self.router.cluster().member(&self.task).map(|member| member.peer.clone()) else {
-                    return;
-                };
-                let result = Err(self.here(failure));
-                return self.guard_says(master, session, GuardReport::Kept { cut, of, result });
-            }
-        }
+        self.send_chunks(session, (buddy, Parcel::Cut(cut)), (cut, base), chunks);
     }
 
     /// The state of a session here, where the unchanged parts are those of `before`.
@@ -84,7 +75,7 @@ impl State {
             }
             let form = postcard::to_stdvec(&positions)
                 .map_err(|error| Failure::new(Code::Internal, format!("positions cannot be written: {error}")))?;
-            let saved = Saved { kind: RANDOM.to_owned(), version: 0, form, tensors: Vec::new() };
+            let saved = Saved { kind: RANDOM.to_owned(), version: Edition::default(), form, tensors: Vec::new() };
             states.insert(of_random_numbers(session, device.name()), Arc::new(saved));
         }
         // A step that writes to a tensor whose elements are in a copy copies them first.
@@ -171,13 +162,14 @@ impl State {
             let named = own.states.iter().filter(|(_, saved)| saved.kind != RANDOM).map(|(key, _)| key);
             self.resources.guard_also(session, named);
             self.is_only_its_own(session, own.taken)?;
-            self.resources.drop_guarded(session, |key| own.states.contains_key(key) || own.unsaved.contains(key));
-            Ok(())
+            let keeps = |key: &ResourceKey| own.states.contains_key(key) || own.unsaved.contains(key);
+            self.resources.drop_guarded(session, own.taken, keeps)
         })?;
-        own.states.iter().try_for_each(|(key, saved)| under_lock(&|| self.put_one(session, key, saved)))
+        own.states.iter().try_for_each(|(key, saved)| under_lock(&|| self.put_one((session, own.taken), key, saved)))
     }
 
-    fn put_one(&self, session: SessionId, key: &ResourceKey, saved: &Saved) -> Result<()> {
+    /// Puts the state of a resource back, unless another session has changed it since then, be it just now.
+    fn put_one(&self, (session, since): (SessionId, Moment), key: &ResourceKey, saved: &Saved) -> Result<()> {
         let device = DeviceName { task: self.task.clone(), kind: key.device.0, index: key.device.1 };
         let device = self.device(&device).ok_or_else(|| {
             Failure::new(
@@ -190,7 +182,7 @@ impl State {
                 .map_err(|error| Failure::invalid(format!("positions of random numbers do not decode: {error}")))?;
             device.set_random_positions(session, positions);
         } else if self.resources.version(key) != Some(saved.version) {
-            device.load_saved(key, session, saved)?;
+            device.put_back(key, session, since, saved)?;
         }
         Ok(())
     }
@@ -201,10 +193,7 @@ impl State {
     /// FailedPrecondition if one has.
     fn is_only_its_own(&self, session: SessionId, since: Moment) -> Result<()> {
         match self.resources.changed_by_others(session, since) {
-            Some((key, kind)) => {
-                let why = format!("another session has changed {kind} '{}' since the newest copy", key.name);
-                Err(Failure::new(Code::FailedPrecondition, why))
-            }
+            Some((key, kind)) => Err(changed_by_another(kind, &key.name)),
             None => Ok(()),
         }
     }

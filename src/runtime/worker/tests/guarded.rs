@@ -1,7 +1,7 @@
 //! A state that is put back: only what the session has changed, and only as long as its master wants it.
 
 use super::*;
-use crate::protocol::guard::{Copied, GuardReport, Origin};
+use crate::protocol::guard::{Copied, GuardReport, Origin, SentResource, SentState};
 use crate::protocol::inquiry::VariableName;
 
 const GUARDED: SessionId = SessionId(1);
@@ -37,7 +37,7 @@ impl Guarded {
         let key = all.key();
         let saved = meshtf_exec::Saved {
             kind: "variable".to_owned(),
-            version: 1,
+            version: meshtf_exec::Edition { number: 1, mark: 1 },
             form: postcard::to_stdvec(&(
                 meshtf_tensor::DType::I32,
                 meshtf_tensor::PartialShape::from(Tensor::scalar(0i32).shape()),
@@ -159,4 +159,130 @@ fn what_came_to_be_where_there_was_nothing_is_dropped() {
     one.back(2).unwrap();
     assert_eq!(one.bench.worker.state.resources.version(&one.key()), None);
     assert_eq!(one.copy(2, None).resources, 0);
+}
+
+/// A worker whose queued work is done by hand, with three variables of 40 MiB that belong to the guarded session.
+fn of_large_variables() -> (Bench, crate::runtime::worker::by_hand::ByHand) {
+    let (bench, queued) = bench_of(Worker::by_hand);
+    let value = Tensor::vector(vec![0u8; 40 << 20]);
+    for name in ["a", "b", "c"] {
+        let container = meshtf_exec::DEFAULT_CONTAINER.to_owned();
+        let device = (DeviceKind::Cpu, 0);
+        let key = meshtf_exec::ResourceKey { container, name: name.to_owned(), session: None, device };
+        let spec = (meshtf_tensor::DType::U8, meshtf_tensor::PartialShape::UNKNOWN);
+        let saved = meshtf_exec::Saved {
+            kind: "variable".to_owned(),
+            version: meshtf_exec::Edition::default(),
+            form: postcard::to_stdvec(&spec).unwrap(),
+            tensors: vec![value.clone()],
+        };
+        bench.worker.devices()[0].load_saved(&key, GUARDED, &saved).unwrap();
+        bench.worker.state.resources.guard_also(GUARDED, std::iter::once(&key));
+    }
+    bench.tell(MASTER, ToGuard::Serve { session: GUARDED, ask: 1, of: Vec::new() }.into());
+    bench.next();
+    (bench, queued)
+}
+
+/// The messages that were sent, in short.
+fn sent(bench: &Bench) -> Vec<String> {
+    let short = |(to, message): (Peer, Message)| match message {
+        Message::ToWorker(ToWorker::Guard(ToGuard::Keep { cut, chunk, chunks, .. })) => {
+            format!("{to}: {chunk} of {chunks} of cut {cut}")
+        }
+        Message::ToMaster(ToMaster::Guard { report: GuardReport::Copied { cut, result: Ok(_) }, .. }) => {
+            format!("{to}: copied {cut}")
+        }
+        other => panic!("{to}: {other:?}"),
+    };
+    bench.sent.try_iter().map(short).collect()
+}
+
+#[test]
+fn a_copy_leaves_room_on_its_link() {
+    let (bench, queued) = of_large_variables();
+    let copy = |cut| {
+        bench.tell(MASTER, ToGuard::Copy { session: GUARDED, cut, base: None, buddy: Peer::new("buddy") }.into());
+        bench.worker.guard_next(&queued);
+        sent(&bench)
+    };
+    let taken = |from: &str, cut, chunk| {
+        let parcel = crate::protocol::guard::Parcel::Cut(cut);
+        bench.tell(from, ToGuard::Taken { session: GUARDED, parcel, chunk }.into());
+        sent(&bench)
+    };
+    // Two chunks are more than may be on their way.
+    assert_eq!(copy(1), ["master: copied 1", "buddy: 0 of 3 of cut 1"]);
+    assert_eq!(taken("stranger", 1, 0), [""; 0]);
+    assert_eq!(taken("buddy", 1, 0), ["buddy: 1 of 3 of cut 1"]);
+    assert_eq!(taken("buddy", 1, 0), [""; 0], "a chunk is taken once");
+    // Another cut is taken in its place: what is left of the first is not sent.
+    assert_eq!(copy(2), ["master: copied 2", "buddy: 0 of 3 of cut 2"]);
+    assert_eq!(taken("buddy", 1, 1), [""; 0]);
+    assert_eq!(taken("buddy", 2, 0), ["buddy: 1 of 3 of cut 2"]);
+    assert_eq!(taken("buddy", 2, 1), ["buddy: 2 of 3 of cut 2"]);
+    assert_eq!(taken("buddy", 2, 2), [""; 0]);
+    assert_eq!(lock(&bench.worker.state.guards).outgoing(), 0);
+}
+
+#[test]
+fn a_copy_does_not_wait_for_pieces_that_are_compiled() {
+    let (bench, queued) = of_large_variables();
+    bench.register(MASTER, PieceId { session: GUARDED, number: 0 });
+    bench.tell(MASTER, ToGuard::Copy { session: GUARDED, cut: 1, base: None, buddy: Peer::new("buddy") }.into());
+    bench.worker.guard_next(&queued);
+    assert_eq!(sent(&bench)[..1], ["master: copied 1"]);
+    assert!(queued.registers() && !queued.guards());
+    bench.worker.register_next(&queued);
+    assert_eq!(bench.registered().2, Ok(()));
+}
+
+#[test]
+fn a_state_that_is_given_back_comes_in_chunks_too() {
+    let (bench, queued) = of_large_variables();
+    let (ward, back) = (Peer::new("ward"), Peer::new("back"));
+    let serve = ToGuard::Serve { session: GUARDED, ask: 2, of: vec![ward.clone()] };
+    bench.tell(MASTER, serve.into());
+    bench.next();
+    // A part of two chunks; each is confirmed to its sender.
+    for chunk in 0..2 {
+        let resource = SentResource {
+            container: meshtf_exec::DEFAULT_CONTAINER.to_owned(),
+            name: format!("v{chunk}"),
+            is_own: false,
+            device: (DeviceKind::Cpu, 0),
+            state: Some(SentState {
+                kind: "variable".to_owned(),
+                version: meshtf_exec::Edition::default(),
+                tensors: 1,
+            }),
+        };
+        let keep = ToGuard::Keep { session: GUARDED, cut: 1, base: None, chunk, chunks: 2, resources: vec![resource] };
+        let tensors = vec![Tensor::vector(vec![0u8]), Tensor::vector(vec![0u8; 40 << 20])];
+        bench.worker.deliver(&ward, keep.into(), tensors);
+        bench.worker.guard_next(&queued);
+        let (to, message) = bench.next();
+        let parcel = crate::protocol::guard::Parcel::Cut(1);
+        let expected = ToWorker::from(ToGuard::Taken { session: GUARDED, parcel, chunk });
+        assert_eq!((to.as_str(), message), ("ward", expected.into()));
+    }
+    let (to, message) = bench.next();
+    assert!(to == MASTER && format!("{message:?}").contains("Kept"), "{message:?}");
+    let give = ToGuard::GiveBack { session: GUARDED, ask: 3, cut: 1, of: ward, to: back };
+    let loads = || -> Vec<u32> {
+        let chunk = |(to, message): (Peer, Message)| match message {
+            Message::ToWorker(ToWorker::Guard(ToGuard::Load { ask: 3, cut: 1, chunk, chunks: 2, .. })) => chunk,
+            other => panic!("{to}: {other:?}"),
+        };
+        bench.sent.try_iter().map(chunk).collect()
+    };
+    bench.tell(MASTER, give.into());
+    bench.worker.guard_next(&queued);
+    assert_eq!(loads(), [0]);
+    let parcel = crate::protocol::guard::Parcel::Ask(3);
+    bench.tell("back", ToGuard::Taken { session: GUARDED, parcel, chunk: 0 }.into());
+    assert_eq!(loads(), [1]);
+    // Whoever is gone takes nothing.
+    bench.worker.down(&Peer::new("back"), None);
+    assert_eq!(lock(&bench.worker.state.guards).outgoing(), 0);
 }

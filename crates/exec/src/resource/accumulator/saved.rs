@@ -8,7 +8,7 @@ use meshtf_tensor::{DType, PartialShape, Tensor, memory};
 use serde::{Deserialize, Serialize};
 
 use super::super::super::waiting::{Finished, Waited};
-use super::super::{Lasting, ResourceKey, Saved, check_spec};
+use super::super::{Lasting, Over, ResourceKey, Saved, check_spec};
 use super::{Accumulator, Form, Sum, sparse};
 
 /// Most gradients that a saved sum may have: counting them further never overflows.
@@ -60,7 +60,7 @@ impl Accumulator {
         Saved::new(Self::KIND, state.version, &contents, tensors)
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<Finished> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<Finished> {
         let Contents { spec, global_step, count } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec(), &spec)?;
         let sum = self.sum_of(saved)?;
@@ -68,6 +68,7 @@ impl Accumulator {
             return Err(saved.malformed(&format!("{count} gradients do not have that sum")));
         }
         let state = &mut *self.hold();
+        state.version.check(Self::KIND, over)?;
         (state.global_step, state.count, state.sum) = (global_step, count, sum);
         state.version.replace(saved.version);
         Ok(self.advance(state))

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::super::waiting::Finished;
 use super::super::queue::Contents;
-use super::super::{Lasting, ResourceKey, Saved, admit_tensors, check_spec};
+use super::super::{Edition, Lasting, Over, ResourceKey, Saved, Version, admit_tensors, check_spec};
 use super::{Barrier, Incomplete};
 
 /// The description of a barrier in its node.
@@ -69,7 +69,7 @@ impl Barrier {
         Saved::new(Self::KIND, state.version.plus(version), &form, tensors)
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<Finished> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<Finished> {
         let Form { spec, next, is_closed, cancels, has_ended, incomplete } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec(), &spec)?;
         let count = incomplete.iter().flat_map(|(.., exist)| exist).filter(|&&exists| exists).count();
@@ -90,7 +90,9 @@ impl Barrier {
             }
         }
         let mut state = lock(&self.state);
-        let finished = self.ready.replace(Contents { elements, is_closed: has_ended, dice: None }, 0)?;
+        let check = |ready: &Version| state.version.plus(*ready).check(Self::KIND, over);
+        let contents = Contents { elements, is_closed: has_ended, dice: None };
+        let finished = self.ready.replace(contents, Edition::default(), check)?;
         state.bytes =
             all.values().flat_map(|element| element.components.iter().flatten()).map(Tensor::heap_bytes).sum();
         state.incomplete = all;

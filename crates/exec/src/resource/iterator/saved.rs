@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::super::dataset::graph::function_of;
 use super::super::super::dataset::{Dataset, Pull, Spec};
-use super::super::{Lasting, ResourceKey, Saved, check_spec};
+use super::super::{Lasting, Over, ResourceKey, Saved, check_spec};
 use super::{Begun, Iterator, Progress, State};
 
 /// Makes a dataset by a function, from these arguments.
@@ -76,7 +76,7 @@ impl Iterator {
         Saved::new(Self::KIND, held.0.version, &Form { spec: self.spec.clone(), position }, args)
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<()> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { spec, position } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.key.name, &self.spec, &spec)?;
         let loaded = match position {
@@ -93,6 +93,7 @@ impl Iterator {
             None => return Err(saved.malformed("an iterator over no dataset has no tensors")),
         };
         let mut held = self.hold()?;
+        held.0.version.check(Self::KIND, over)?;
         (held.0.begun, held.0.loaded) = (None, loaded);
         held.0.version.replace(saved.version);
         Ok(())

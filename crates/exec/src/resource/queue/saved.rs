@@ -9,7 +9,7 @@ use meshtf_tensor::{DType, PartialShape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::super::super::waiting::{Finished, Waited};
-use super::super::{Lasting, ResourceKey, Saved, Version, admit_tensors, check_spec};
+use super::super::{Edition, Lasting, Over, ResourceKey, Saved, Version, admit_tensors, check_spec};
 use super::elements::{QueueElement, QueueElements, bytes};
 use super::{Kind, MAX_QUEUE_BYTES, Queue};
 
@@ -69,7 +69,7 @@ impl Queue {
         Saved::new(Self::KIND, version, &form, elements.into_iter().flatten().collect())
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<Finished> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<Finished> {
         let Form { spec, is_closed, dice } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec(), &spec)?;
         let dice = match dice {
@@ -82,7 +82,7 @@ impl Queue {
             return Err(saved.malformed("a queue that shuffles has random numbers, and no other"));
         }
         let elements = self.elements_of(&saved.tensors).map_err(|why| saved.malformed(&why.message))?;
-        self.replace(Contents { elements, is_closed, dice }, saved.version)
+        self.replace(Contents { elements, is_closed, dice }, saved.version, |version| version.check(Self::KIND, over))
     }
 
     /// The elements whose components follow each other in a list.
@@ -113,16 +113,23 @@ impl Queue {
         Ok((Contents { elements, is_closed: state.is_closed, dice }, state.elements.version))
     }
 
-    /// Replaces the contents. What a waiting op has taken out was of the former ones, and is dropped.
+    /// Replaces the contents, if those that are there pass a check. What a waiting op has taken out was of the former ones, and
+    /// is dropped.
     ///
     /// # Errors
-    /// ResourceExhausted over the limit of a queue.
-    pub(in super::super) fn replace(&self, by: Contents, version: u64) -> Result<Finished> {
+    /// ResourceExhausted over the limit of a queue; the failure of the check.
+    pub(in super::super) fn replace(
+        &self,
+        by: Contents,
+        version: Edition,
+        check: impl Fn(&Version) -> Result<()>,
+    ) -> Result<Finished> {
         if by.elements.iter().map(bytes).fold(0, usize::saturating_add) > MAX_QUEUE_BYTES {
             let why = format!("queue '{}' would exceed the limit of {MAX_QUEUE_BYTES} bytes", self.name);
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let state = &mut *self.hold();
+        check(&state.elements.version)?;
         state.dequeues.iter_mut().for_each(|dequeue| dequeue.taken.clear());
         state.is_closed = by.is_closed;
         let mut replaced = state.elements.version;

@@ -12,7 +12,7 @@ use meshtf_tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::super::super::waiting::Answer;
-use super::super::{Lasting, ResourceKey, Saved, admit_tensors, check_spec};
+use super::super::{Lasting, Over, ResourceKey, Saved, admit_tensors, check_spec};
 use super::Reader;
 
 /// The description of a reader in its node.
@@ -74,7 +74,7 @@ impl Reader {
         Saved::new(Self::KIND, state.version, &form, spare)
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<()> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { spec, work, read, started, finished, produced } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec(), &spec)?;
         let counts = [started, finished, produced];
@@ -88,6 +88,7 @@ impl Reader {
         admit_tensors(saved.tensors.len())?;
         let name = |name: &Tensor| Answer::from_iter([name.clone()]);
         let state = &mut *self.hold();
+        state.version.check(Self::KIND, over)?;
         state.spare = saved.tensors.iter().map(name).collect();
         (state.current, state.work, state.read) = (None, work, read);
         (state.started, state.finished, state.produced) = (started, finished, produced);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::super::waiting::{Finished, Waited};
 use super::super::queue::MAX_QUEUE_BYTES;
-use super::super::{Lasting, ResourceKey, Saved, admit_tensors, check_spec};
+use super::super::{Lasting, Over, ResourceKey, Saved, admit_tensors, check_spec};
 use super::{Keys, StageLimits, Staging, Tuple, bytes_of};
 
 /// The description of a staging area in its nodes.
@@ -75,7 +75,7 @@ impl Staging {
         Saved::new(Self::KIND, state.version, &form, tuples().flatten().flatten().cloned().collect())
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<Finished> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<Finished> {
         let Form { spec, width, next, complete, incomplete } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec(), &spec)?;
         admit_tensors(complete.iter().chain(&incomplete).map(|(_, exist)| exist.len()).sum())?;
@@ -96,6 +96,7 @@ impl Staging {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let state = &mut *self.hold();
+        state.version.check(Self::KIND, over)?;
         (state.complete, state.incomplete, state.bytes) = (complete, incomplete, bytes);
         (state.width, state.next) = (width, next);
         state.version.replace(saved.version);

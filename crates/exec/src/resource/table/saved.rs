@@ -7,7 +7,7 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape};
 use serde::{Deserialize, Serialize};
 
-use super::super::{Lasting, ResourceKey, Saved, check_spec};
+use super::super::{Lasting, Over, ResourceKey, Saved, check_spec};
 use super::entries::Entries;
 use super::key::keys_of;
 use super::{LookupTable, MAX_BUCKETS, TableKind, TableSpec};
@@ -72,7 +72,7 @@ impl LookupTable {
         Saved::new(Self::KIND, entries.version, &form, vec![keys, values])
     }
 
-    pub(super) fn loaded(&self, saved: &Saved) -> Result<()> {
+    pub(super) fn loaded(&self, saved: &Saved, over: Over<'_>) -> Result<()> {
         let Form { spec, is_filled, buckets } = saved.form(Self::KIND)?;
         check_spec(Self::KIND, &self.name, &self.spec, &spec)?;
         if if self.is_dense() { !is_right(buckets) } else { buckets != 0 } {
@@ -95,6 +95,7 @@ impl LookupTable {
         }
         loaded.is_filled = is_filled;
         let entries = &mut *self.hold();
+        entries.version.check(Self::KIND, over)?;
         loaded.version = entries.version;
         loaded.version.replace(saved.version);
         *entries = loaded;

@@ -3,7 +3,7 @@
 use meshtf_checkpoint::DataDir;
 
 use super::super::super::mailbox::DeviceMessage;
-use super::super::super::resource::Stack;
+use super::super::super::resource::{Moment, Over, Stack, on_behalf};
 use super::super::ops::Ops;
 use super::*;
 
@@ -179,4 +179,27 @@ fn only_resources_of_other_versions_are_saved() {
     assert_eq!(stale(), []);
     cluster.check(&graph, &[], &[("^add", "")]);
     assert_eq!(stale(), [("v".to_owned(), vec![tensor("2")])]);
+}
+
+/// Another session's change is as safe between the look at the resource and its new state as before.
+#[test]
+fn no_kind_is_put_back_over_the_changes_of_another_session() {
+    // A mutex has no contents.
+    for case in cases().iter().filter(|case| !case.fill.is_empty() && case.kind != "mutex") {
+        let (cluster, _) = case.filled();
+        let resources = &cluster.resources[0];
+        let key = key(resources, case.kind);
+        let saved = resources.save(&key).unwrap();
+        let now = resources.version(&key);
+        let over = |session| Over::Own { session, since: Moment::default(), name: &key.name };
+        let other = SessionId(cluster.session.0 + 1);
+        let refused = resources.load_over(&key, other, &saved, over(other)).expect_err(case.kind);
+        assert_eq!(refused.code, Code::FailedPrecondition, "{}: {refused}", case.kind);
+        let named = format!("{} '{}'", case.kind, key.name);
+        assert!(refused.message.contains(&named), "{named}: {refused}");
+        assert_eq!(resources.version(&key), now, "{named}");
+        assert_eq!(resources.save(&key).unwrap(), saved, "{named}");
+        let own = cluster.session;
+        on_behalf(own, || resources.load_over(&key, own, &saved, over(own))).unwrap();
+    }
 }

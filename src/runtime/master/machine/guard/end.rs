@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
-use super::super::Machine;
-use super::{Complete, Phase, SHARE, Taking};
-use crate::protocol::Peer;
+use super::super::{Machine, Nanos};
+use super::{Complete, Guard, Phase, SHARE, Taking};
 use crate::protocol::guard::{Cut, ToGuard};
+use crate::protocol::{Cluster, Peer};
 
 impl Machine {
     /// A buddy reports on its part; so does a task that could not send its own.
@@ -51,7 +51,8 @@ impl Machine {
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;
-        guard.complete = Some(Complete { cut, parts: taking.parts });
+        guard.has_superseded = false;
+        guard.complete = Some(Complete { cut, parts: taking.parts, plans: taking.plans });
         let next = guard.next.take();
         peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
         let waits =
@@ -89,6 +90,28 @@ impl Machine {
         self.resume();
     }
 
+    /// A run waits for a cut that covers its plan, while the copies of one that does not are on their way: they make room for
+    /// others, which are taken now, once before a cut is complete. They do not if the state has changes by a plan that they
+    /// alone cover: the cut before does not do in their place. Returns whether they do.
+    pub(super) fn supersede(&mut self, cluster: &Cluster) -> bool {
+        let Some(guard) = self.guard.as_mut().filter(|guard| !guard.has_superseded) else { return false };
+        let Phase::Sending { taking, .. } = &guard.phase else { return false };
+        let before = guard.complete.as_ref();
+        let is_covered = |plan: &u32| before.is_none_or(|complete| complete.plans.contains(plan));
+        let has_run = |plan: &u32| {
+            self.plans.get(*plan).is_none_or(|plan| plan.steps > 0) || self.runs.plans().any(|one| one == *plan)
+        };
+        if taking.plans.iter().any(|plan| !is_covered(plan) && has_run(plan)) {
+            return false;
+        }
+        if let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
+            guard.broken = guard.broken.take().or(taking.broken);
+        }
+        guard.has_superseded = true;
+        self.take_cut(cluster);
+        true
+    }
+
     /// No cut can be taken for now.
     pub(super) fn expose(&mut self, why: String) {
         let now = self.now;
@@ -110,7 +133,7 @@ impl Machine {
     }
 
     /// A run has ended, with its last step or before. Its client has the answer.
-    pub(in super::super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>) {
+    pub(in super::super) fn guard_run_over(&mut self, request: RequestId, failure: Option<&Failure>, has_begun: bool) {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return };
         match failure {
@@ -123,11 +146,20 @@ impl Machine {
             }
             Some(failure) => {
                 guard.journal.forget(request);
-                guard.broken = Some(format!("a run ended early: {}", failure.message));
-                guard.hurry(now);
+                if has_begun {
+                    guard.breaks(failure, now);
+                }
             }
         }
         guard.drop_over();
+    }
+}
+
+impl Guard {
+    /// A run has ended early: its steps cannot be computed again.
+    pub(in super::super) fn breaks(&mut self, failure: &Failure, now: Nanos) {
+        self.broken = Some(format!("a run ended early: {}", failure.message));
+        self.hurry(now);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 
 use super::super::{Machine, Sends};
 use super::{ClientRun, Runs, WINDOW};
@@ -37,15 +37,55 @@ impl Runs {
         self.runs.values().all(|run| !run.signature.mode.is_partial())
     }
 
-    /// Has every run that is between two steps begin the next, if another one is under way. `and_new`: also those that have not
-    /// begun. Returns whether one did.
-    pub fn push_on(&mut self, and_new: bool, out: &mut Sends) -> bool {
+    /// Has every run that is between two steps begin the next; those that have not begun, if their plan may. Returns whether one
+    /// did.
+    pub fn push_on(&mut self, may_begin: impl Fn(u32) -> bool, out: &mut Sends) -> bool {
         let mut any = false;
-        for run in self.runs.values_mut().filter(|run| run.open.is_empty() && (and_new || run.next > run.first)) {
+        let waits = |run: &&mut ClientRun| run.open.is_empty() && (run.next > run.first || may_begin(run.plan));
+        for run in self.runs.values_mut().filter(waits) {
             run.advance(1, out);
             any |= !run.open.is_empty();
         }
         any
+    }
+
+    /// The steps that are under way: of each run the first step of the run, and the first that has not begun.
+    pub fn begun(&self) -> Vec<(u64, u64)> {
+        self.runs.iter().filter(|(_, run)| !run.open.is_empty()).map(|(&first, run)| (first, run.next)).collect()
+    }
+
+    /// Whether some of those steps are still under way.
+    pub fn are_open(&self, begun: &[(u64, u64)]) -> bool {
+        begun.iter().any(|(first, next)| self.runs.get(first).is_some_and(|run| run.first_open() < *next))
+    }
+
+    /// Whether the run of a request is not one that is computed again up to this step.
+    pub fn is_new(&self, request: RequestId, reached: u64) -> bool {
+        let run = self.by_request.get(&request).and_then(|first| self.runs.get(first));
+        run.is_some_and(|run| run.again.is_none_or(|number| number == u64::MAX) || run.done_so_far() >= reached)
+    }
+
+    /// Nobody waits for the run of a request any more, which ends with this step of those that are computed again: later ones
+    /// that have begun are given up. Returns whether there are any.
+    pub fn silence(
+        &mut self,
+        request: RequestId,
+        last: u64,
+        (session, failure): (SessionId, &Failure),
+        out: &mut Sends,
+    ) -> bool {
+        let Some(run) = self.by_request.remove(&request).and_then(|first| self.runs.get_mut(&first)) else {
+            return false;
+        };
+        (run.is_silent, run.told) = (true, None);
+        run.end = run.first + (last - run.before);
+        let given_up = run.end..run.next;
+        for number in given_up.clone().rev() {
+            run.ahead -= run.open.pop_back().map_or(0, |step| step.fed);
+            run.abort_step(StepId { session, number }, failure, out);
+        }
+        run.next = run.next.min(run.end);
+        !given_up.is_empty()
     }
 
     /// The plan of a request's run.

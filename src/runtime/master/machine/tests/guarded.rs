@@ -1,5 +1,7 @@
 //! Guarded sessions: no run waits for a cut that does not come, and the journal does not grow without one.
 
+mod again;
+
 use std::time::Duration;
 
 use super::*;

@@ -1,0 +1,236 @@
+//! Runs beside cuts and recoveries: what is given up, what waits, and what others wait for.
+
+use super::*;
+
+impl Script {
+    /// A client asks for a run under this number.
+    fn asks(&mut self, request: u64, plan: u32, steps: u64, now: Nanos) -> Vec<(Peer, Message)> {
+        let ask = Ask { plan, steps, every: 0, watched: false, feeds: vec![Tensor::scalar(7i32)] };
+        let cluster = self.cluster.clone();
+        self.on(SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster }, now)
+    }
+
+    fn tick(&mut self, now: Nanos) -> Vec<(Peer, Message)> {
+        let cluster = self.cluster.clone();
+        self.on(SessionEvent::Tick { cluster: &cluster }, now)
+    }
+
+    /// The only piece of a plan is done with a step.
+    fn done_alone(&mut self, piece: PieceId, step: u64, now: Nanos) -> Vec<(Peer, Message)> {
+        self.on(SessionEvent::Done { piece, step, tensors: vec![] }, now)
+    }
+
+    fn cancel(&mut self, request: u64) -> Vec<(Peer, Message)> {
+        self.on(SessionEvent::Cancel { run: RequestId(request) }, 3 * SECOND)
+    }
+
+    /// A guarded run of ten steps, of which four are done when task 1 is lost; and a plan that does not need it.
+    fn of_ten_steps() -> (Script, u32) {
+        let mut script = guarded();
+        let (other, _) = script.planned("w", false, 0);
+        let (plan, pieces) = script.planned("y", false, 0);
+        let sent = script.asks(2, plan, 10, 0);
+        let sent = script.answer_guard(sent, Until::Complete, 0);
+        assert_eq!(started(&sent), [("worker 0", 1, 10), ("worker 1", 1, 10)]);
+        (1..=4).for_each(|step| drop(script.done(&pieces, step, SECOND)));
+        let failure = Failure::new(Code::Unavailable, "it is gone");
+        script.on(SessionEvent::Down { peer: &worker(1), failure: &failure }, SECOND);
+        script.cluster = Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9)]);
+        (script, other)
+    }
+}
+
+/// The steps that workers are asked to start, in the order of their names.
+fn begun(sent: &[(Peer, Message)]) -> Vec<(&str, u64, u64)> {
+    let mut begun = started(sent);
+    begun.sort_unstable();
+    begun
+}
+
+/// The pieces that workers are asked to register, in the order of the workers.
+fn registered(sent: &[(Peer, Message)]) -> Vec<PieceId> {
+    let mut all: Vec<(&Peer, PieceId)> = Vec::new();
+    for (to, message) in sent {
+        let Message::ToWorker(ToWorker::Register { pieces, .. }) = message else { continue };
+        all.extend(pieces.iter().map(|(id, _)| (to, *id)));
+    }
+    // Of "other" and "worker 0", the latter has the first piece.
+    all.sort_by_key(|(peer, _)| std::cmp::Reverse(peer.as_str().to_owned()));
+    all.into_iter().map(|(_, piece)| piece).collect()
+}
+
+/// The steps that workers are asked to give up, each once.
+fn aborted(sent: &[(Peer, Message)]) -> Vec<u64> {
+    let steps = sent.iter().filter_map(|(_, message)| match message {
+        Message::ToWorker(ToWorker::Abort { step, .. }) => Some(step.number),
+        _ => None,
+    });
+    steps.collect::<BTreeSet<u64>>().into_iter().collect()
+}
+
+#[test]
+fn the_steps_of_a_run_that_is_cancelled_while_a_task_is_lost_are_computed_again() {
+    let (mut script, _) = Script::of_ten_steps();
+    let sent = script.cancel(2);
+    assert!(matches!(answers(&sent)[..], [Err(failure)] if failure.code == Code::Cancelled), "{sent:?}");
+    let sent = script.back(4 * SECOND);
+    // Those that were done, and no more.
+    assert_eq!(begun(&sent), [("other", 11, 4), ("worker 0", 11, 4)], "{sent:?}");
+    let pieces = registered(&sent);
+    for step in 11..=14 {
+        assert!(!script.machine.is_idle(), "step {step}");
+        let sent = script.done(&pieces, step, 5 * SECOND);
+        assert_eq!((answers(&sent).len(), aborted(&sent)), (0, vec![]), "step {step}");
+    }
+    assert!(script.machine.is_idle());
+    assert_eq!(script.machine.guard.as_ref().unwrap().broken, None, "the state is that at which it was lost");
+}
+
+#[test]
+fn a_run_that_is_cancelled_while_it_is_computed_again_goes_on_to_where_it_was() {
+    for (redone, given_up, left) in [(2, 15..=20, 2), (4, 15..=20, 0), (5, 16..=20, 0)] {
+        let (mut script, other) = Script::of_ten_steps();
+        let sent = script.back(2 * SECOND);
+        assert_eq!(begun(&sent), [("other", 11, 10), ("worker 0", 11, 10)], "{sent:?}");
+        let pieces = registered(&sent);
+        (11..11 + redone).for_each(|step| drop(script.done(&pieces, step, 3 * SECOND)));
+        let mut cancelled = script.cancel(2);
+        let place = format!("{redone} steps were done again");
+        assert!(
+            matches!(answers(&cancelled)[..], [Err(failure)] if failure.code == Code::Cancelled),
+            "{place}: {cancelled:?}"
+        );
+        assert_eq!(aborted(&cancelled), given_up.collect::<Vec<u64>>(), "{place}");
+        for step in 11 + redone..11 + redone + left {
+            assert!(!script.machine.is_idle(), "{place}, step {step}");
+            let sent = script.done(&pieces, step, 3 * SECOND);
+            assert_eq!((answers(&sent).len(), started(&sent)), (0, vec![]), "{place}, step {step}");
+        }
+        assert!(script.machine.is_idle(), "{place}");
+        assert!(!script.machine.guard.as_ref().unwrap().is_replaying, "{place}");
+        // Another cancellation finds nothing, and the next run begins.
+        assert_eq!(script.cancel(2), [], "{place}");
+        cancelled.extend(script.asks(3, other, 1, 3 * SECOND));
+        let sent = script.answer_guard(cancelled, Until::Complete, 3 * SECOND);
+        assert_eq!(begun(&sent), [("worker 0", 21, 1)], "{place}: {sent:?}");
+    }
+}
+
+#[test]
+fn a_run_that_has_not_begun_is_cancelled_without_a_trace() {
+    let (mut script, plan) = Script::of_ten_steps();
+    let sent = script.asks(3, plan, 1, 2 * SECOND);
+    assert_eq!((started(&sent), answers(&sent).len()), (vec![], 0), "it waits: {sent:?}");
+    let sent = script.cancel(3);
+    assert_eq!(answers(&sent).len(), 1, "{sent:?}");
+    assert_eq!((script.journal(), &script.machine.guard.as_ref().unwrap().broken), (1, &None));
+}
+
+/// The buddies that are to keep parts of cuts: cut, buddy and task.
+fn copies(sent: &[(Peer, Message)]) -> Vec<(Cut, Peer, Peer)> {
+    let copies = asked(sent).into_iter().filter_map(|(to, message)| match message {
+        ToGuard::Copy { cut, buddy, .. } => Some((cut, buddy, to)),
+        _ => None,
+    });
+    copies.collect()
+}
+
+#[test]
+fn a_run_does_not_wait_for_copies_on_their_way() {
+    let mut script = of_three();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let sent = script.asks(2, plan, 3, 0);
+    let sent = script.answer_guard(sent, Until::Sending, 0);
+    assert_eq!(copies(&sent).iter().map(|copy| copy.0).collect::<Vec<_>>(), [1, 1]);
+    // It is registered after the copy was taken: another one is taken as soon as the steps under way have ended.
+    let (save, _) = script.planned("z", false, SECOND);
+    let sent = script.asks(3, save, 1, SECOND);
+    let mut sent = script.answer_guard(sent, Until::Sending, SECOND);
+    assert_eq!(started(&sent), []);
+    (1..=3).for_each(|step| sent.extend(script.done(&pieces, step, SECOND)));
+    let sent = script.answer_guard(sent, Until::Sending, SECOND);
+    let second = copies(&sent);
+    assert!(second.len() == 3 && second.iter().all(|copy| copy.0 == 2), "{sent:?}");
+    assert!(started(&sent).iter().all(|(_, first, count)| (*first, *count) == (4, 1)), "{sent:?}");
+    assert!(!started(&sent).is_empty(), "{sent:?}");
+    // The copies of the first cut count no more.
+    let late = GuardReport::Kept { cut: 1, of: worker(0), result: Ok(()) };
+    assert_eq!(script.report(&worker(1), late, SECOND), []);
+    // The next run waits: copies that always make room for others would never be whole.
+    let (third, _) = script.planned("w", false, SECOND);
+    let sent = script.asks(4, third, 1, SECOND);
+    assert_eq!((asked(&sent), started(&sent)), (vec![], vec![]));
+    let mut sent = Vec::new();
+    for (cut, buddy, of) in second.into_iter().filter(|(.., of)| *of != worker(1)) {
+        sent.extend(script.report(&buddy, GuardReport::Kept { cut, of, result: Ok(()) }, 2 * SECOND));
+    }
+    let complete = asked(&sent).iter().filter(|(_, one)| matches!(one, ToGuard::Complete { cut: 2, .. })).count();
+    assert_eq!(complete, 3, "{sent:?}");
+}
+
+/// The cut before does not do in the place of copies that alone cover a plan that has run: a loss is taken back all the same.
+#[test]
+fn copies_that_are_needed_make_no_room() {
+    let mut script = of_three();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let sent = script.asks(2, plan, 30, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let (late, _) = script.planned("z", false, SECOND);
+    let mut sent = script.asks(3, late, 1, SECOND);
+    (1..=30).for_each(|step| sent.extend(script.done(&pieces, step, 2 * SECOND)));
+    // The run of that plan is under way, and the copies that have its resources are on their way.
+    let sent = script.answer_guard(sent, Until::Sending, 2 * SECOND);
+    assert_eq!((copies(&sent).len(), started(&sent).is_empty()), (3, false), "{sent:?}");
+    let (third, _) = script.planned("w", false, 2 * SECOND);
+    let sent = script.asks(4, third, 1, 2 * SECOND);
+    assert_eq!((asked(&sent), started(&sent)), (vec![], vec![]));
+    let failure = Failure::new(Code::Unavailable, "it is gone");
+    let sent = script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, 3 * SECOND);
+    assert_eq!(answers(&sent).len(), 0, "it goes back: {sent:?}");
+}
+
+#[test]
+fn steps_that_others_wait_for_begin_as_soon_as_one_ends() {
+    let mut script = guarded();
+    let (takes, pieces) = script.planned("y", false, 0);
+    let (brings, bring) = script.planned("w", false, 0);
+    let sent = script.asks(2, takes, 100, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let sent = script.asks(3, brings, 100, 0);
+    let sent = script.answer_guard(sent, Until::Complete, 0);
+    assert_eq!(started(&sent), [("worker 0", 101, 32)]);
+    let mut step = 101;
+    script.done_alone(bring[0], step, SECOND);
+    step += 1;
+    script.tick(2 * SECOND);
+    // Whatever has begun of the second run ends; the first one waits for more of it.
+    let open = script.machine.runs.begun();
+    let until = open.iter().find(|(run, _)| *run == 101).map_or(101, |(_, next)| *next);
+    while step < until {
+        script.done_alone(bring[0], step, 2 * SECOND);
+        step += 1;
+    }
+    // Two ticks without a step show that it waits.
+    let mut sent = script.tick(2 * SECOND + 50 * MS);
+    sent.extend(script.tick(2 * SECOND + 100 * MS));
+    assert_eq!(started(&sent), [("worker 0", step, 1)], "{sent:?}");
+    // From now on each step that ends has the next begin.
+    let open = script.machine.runs.begun();
+    let (_, last) = open.iter().find(|(run, _)| *run == 1).copied().unwrap();
+    for _ in 0..5 {
+        let sent = script.done_alone(bring[0], step, 2 * SECOND + 100 * MS);
+        step += 1;
+        assert_eq!(started(&sent), [("worker 0", step, 1)], "{sent:?}");
+    }
+    // So does a run that has just been asked for.
+    let sent = script.asks(4, brings, 1, 2 * SECOND + 100 * MS);
+    assert_eq!(started(&sent).len(), 1, "{sent:?}");
+    let of_one = started(&sent)[0].1;
+    script.done_alone(bring[0], of_one, 2 * SECOND + 100 * MS);
+    for number in 1..last {
+        assert_eq!(started(&script.done(&pieces, number, 2 * SECOND + 100 * MS)), [], "step {number}");
+    }
+    // All that are awaited have ended: the last one of the others ends, and none follows it.
+    let sent = script.done_alone(bring[0], step, 2 * SECOND + 100 * MS);
+    assert_eq!((started(&sent), copies(&sent).len()), (vec![], 2), "{sent:?}");
+}
