@@ -16,16 +16,19 @@ pub(super) const FINISHED: usize = 1 << 15;
 /// Fewest elements of a row of numbers of channels.
 const ROW: usize = 128;
 
+type Over = Box<dyn Fn(&mut [f32]) + Send + Sync>;
+type OverPairs = Box<dyn Fn(&mut [f32], Operand) + Send + Sync>;
+
 /// A function that overwrites some elements on the calling thread.
 pub struct Near {
-    pub(super) apply: Box<dyn Fn(&mut [f32]) + Send + Sync>,
+    pub(super) apply: Over,
     /// The limits, if it is a rectifier: an element below the first, or above the second, becomes the limit.
     pub(super) limits: Option<[f32; 2]>,
 }
 
 /// As [`Near`], with an operand.
 pub struct NearPairs {
-    pub(super) apply: Box<dyn Fn(&mut [f32], Operand) + Send + Sync>,
+    pub(super) apply: OverPairs,
     pub(super) is_sum: bool,
 }
 
