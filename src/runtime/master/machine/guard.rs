@@ -74,6 +74,8 @@ pub(super) struct Guard {
     /// How often the session went back to the newest cut.
     pub attempts: u32,
     told: BTreeSet<String>,
+    /// Notices that came while no run was under way whose client takes any: they go with the next one.
+    untold: Vec<GuardNote>,
     pace: Pace,
 }
 
@@ -170,6 +172,7 @@ impl Guard {
             owed: None,
             attempts: 0,
             told: BTreeSet::new(),
+            untold: Vec::new(),
             pace: Pace::default(),
         }
     }
@@ -261,12 +264,21 @@ impl Machine {
         }
     }
 
+    /// The client takes notices with this run: those that came since the last such one.
+    pub(super) fn tell_untold(&mut self, id: RequestId) {
+        let untold = self.guard.as_mut().map(|guard| std::mem::take(&mut guard.untold)).unwrap_or_default();
+        untold.into_iter().for_each(|note| self.send(self.client.clone(), ToClient::Guard { id, note }));
+    }
+
     /// Notes something about the guard, in the log and for the clients of the runs under way.
     pub(super) fn tell(&mut self, note: &GuardNote) {
-        let Some(guard) = &self.guard else { return };
+        let Some(guard) = &mut self.guard else { return };
         self.happened.push(Event::Guarded { session: self.id, what: note.to_string() });
         let watching: Vec<RequestId> =
             guard.journal.open().filter(|one| one.is_watched || one.every > 0).map(|one| one.request).collect();
+        if watching.is_empty() && guard.untold.len() < MAX_NOTES {
+            guard.untold.push(note.clone());
+        }
         for id in watching {
             self.send(self.client.clone(), ToClient::Guard { id, note: note.clone() });
         }

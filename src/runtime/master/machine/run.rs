@@ -405,6 +405,9 @@ impl Machine {
         self.runs.by_request.insert(request, first);
         self.runs.runs.insert(first, run);
         if self.guard.is_some() {
+            if ask.watched || ask.every > 0 {
+                self.tell_untold(request);
+            }
             self.guard_run(ask.plan, cluster);
             self.replay();
             self.resume();

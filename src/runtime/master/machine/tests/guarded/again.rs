@@ -234,3 +234,22 @@ fn steps_that_others_wait_for_begin_as_soon_as_one_ends() {
     let sent = script.done_alone(bring[0], step, 2 * SECOND + 100 * MS);
     assert_eq!((started(&sent), copies(&sent).len()), (vec![], 2), "{sent:?}");
 }
+
+#[test]
+fn a_client_learns_of_a_loss_with_its_next_run_if_none_was_under_way_that_it_watches() {
+    let (mut script, other) = Script::of_ten_steps();
+    script.back(2 * SECOND);
+    let mut notes = |request| {
+        let ask = Ask { plan: other, steps: 1, every: 0, watched: true, feeds: vec![Tensor::scalar(7i32)] };
+        let cluster = script.cluster.clone();
+        let run = SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster };
+        let sent = script.on(run, 3 * SECOND);
+        let notes = sent.into_iter().filter_map(|(_, message)| match message {
+            Message::ToClient(ToClient::Guard { id, note }) => Some((id.0, note.to_string())),
+            _ => None,
+        });
+        notes.collect::<Vec<_>>()
+    };
+    assert_eq!(notes(5), [(5, "t/1 was lost at step 4; continued from 0 after 1.0 s".to_owned())]);
+    assert_eq!(notes(6), []);
+}
