@@ -10,6 +10,7 @@ mod scan;
 mod segment;
 
 use super::Registry;
+pub(crate) use segment::check_sorted;
 
 /// Registers the reductions.
 pub(super) fn register(ops: &mut Registry) {

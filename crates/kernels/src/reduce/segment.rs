@@ -104,6 +104,27 @@ fn greatest<T: Numeric>(dtype: DType) -> T {
     }
 }
 
+/// Refuses ids of segments that are negative or not sorted.
+///
+/// # Errors
+/// InvalidArgument in TensorFlow's words, which depend on the last id, then on the first.
+pub(crate) fn check_sorted(ids: &[i64]) -> Result<()> {
+    let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
+    if last < 0 {
+        return Err(Failure::invalid("segment ids must be >= 0"));
+    }
+    if first < 0 {
+        let segments = last.saturating_add(1);
+        return Err(Failure::invalid(format!(
+            "Segment id {first} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
+        )));
+    }
+    if !ids.is_sorted() {
+        return Err(Failure::invalid("segment ids are not increasing"));
+    }
+    Ok(())
+}
+
 /// Sorted segments, one id for each row; a segment without rows is `empty`. `mean` divides a sum by the number of its
 /// rows.
 fn sorted<T: Ring>(
@@ -117,15 +138,7 @@ fn sorted<T: Ring>(
     if data.dims().first() != Some(&ids.len()) {
         return Err(Failure::invalid("segment_ids should be the same size as dimension 0 of input."));
     }
-    if let Some(&id) = ids.first().filter(|&&id| id < 0) {
-        let segments = ids.last().map_or(0, |last| last + 1);
-        return Err(Failure::invalid(format!(
-            "Segment id {id} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
-        )));
-    }
-    if !ids.is_sorted() {
-        return Err(Failure::invalid("segment ids are not increasing"));
-    }
+    check_sorted(&ids)?;
     let segments = ids.last().map_or(0, |&last| (last as usize).saturating_add(1));
     let mut dims = data.dims().to_vec();
     dims[0] = segments;
@@ -225,6 +238,19 @@ impl<T: Copy, F: Fn(T, T) -> T> Work for Rows<'_, T, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The words are those of TensorFlow 2.21 for these ids.
+    #[test]
+    fn ids_that_are_negative_or_not_sorted_are_refused() {
+        let check = |ids: [i64; 4], why: &str| assert_eq!(check_sorted(&ids).unwrap_err().message, why, "{ids:?}");
+        check([0, 0, 0, -1], "segment ids must be >= 0");
+        check([-1, -1, -1, -1], "segment ids must be >= 0");
+        check([0, 1, 0, -2], "segment ids must be >= 0");
+        let range = "Segment id -1 out of range [0, 2), possibly because 'segment_ids' input is not sorted.";
+        check([-1, 0, 1, 1], range);
+        check([0, 1, -1, 2], "segment ids are not increasing");
+        assert!(check_sorted(&[0, 0, 2, 2]).is_ok() && check_sorted(&[]).is_ok());
+    }
 
     #[test]
     fn many_rows_add_up_to_their_segments() {

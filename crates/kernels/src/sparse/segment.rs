@@ -9,6 +9,7 @@ use super::super::call::{self, input_dtype, ints, kernel as call, take, vector};
 use super::super::real::{self, with_real};
 use super::super::{HostKernel, KernelNode, Outputs, Registry};
 use crate::math::widened;
+use crate::reduce::check_sorted;
 
 /// The divisor of a sum.
 #[derive(Clone, Copy, PartialEq)]
@@ -113,15 +114,7 @@ fn fold<T: Numeric>(
         return Err(Failure::invalid("data must be at least rank 1, got a scalar"));
     };
     let count = count.map(|count| call::size(count, "num_segments")).transpose()?;
-    if let Some(&id) = ids.first().filter(|&&id| id < 0) {
-        let rows = ids.last().map_or(0, |&last| last.saturating_add(1));
-        return Err(Failure::invalid(format!(
-            "segment ids must be >= 0: Segment id {id} out of range [0, {rows}), possibly because 'segment_ids' input is not sorted."
-        )));
-    }
-    if !ids.is_sorted() {
-        return Err(Failure::invalid("segment ids are not increasing"));
-    }
+    check_sorted(&ids)?;
     let needed = ids.last().map_or(0, |&last| (last as usize).saturating_add(1));
     if count.is_some_and(|count| count < needed) {
         return Err(Failure::invalid(format!("segment ids must be < num_segments, got {}", needed - 1)));
