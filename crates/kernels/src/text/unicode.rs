@@ -212,6 +212,7 @@ impl Iterator for Characters<'_> {
             Encoding::Utf16Marked => utf16(self.left, true),
             Encoding::Utf32Marked => utf32(self.left, true),
             Encoding::WithControls(_) if (0x80..=0x9f).contains(&self.left[0]) => (Some(self.left[0].into()), 1),
+            Encoding::Table(encoding) if let Some(code) = of_icu(encoding, self.left[0]) => (code, 1),
             Encoding::Table(encoding) | Encoding::WithControls(encoding) => in_table(self.left, encoding),
         };
         self.left = &self.left[bytes..];
@@ -287,6 +288,18 @@ fn with_table(name: &str) -> Option<Encoding> {
         _ if encoding == WINDOWS_1254 || encoding == WINDOWS_874 => Encoding::WithControls(encoding),
         _ => Encoding::Table(encoding),
     })
+}
+
+/// The character of a byte for which ICU, and so TensorFlow, has another one than the Web; `Some(None)` if it has none there.
+fn of_icu(encoding: &encoding_rs::Encoding, byte: u8) -> Option<Option<u32>> {
+    const DIFFER: [(&encoding_rs::Encoding, u8, Option<u32>); 4] = [
+        (encoding_rs::WINDOWS_1253, 0xaa, Some(0xaa)),
+        (encoding_rs::WINDOWS_1255, 0xca, None),
+        (encoding_rs::KOI8_U, 0xae, Some(0x255d)),
+        (encoding_rs::KOI8_U, 0xbe, Some(0x256c)),
+    ];
+    let differs = DIFFER.iter().find(|(own, at, _)| *own == encoding && *at == byte);
+    differs.map(|(_, _, character)| *character)
 }
 
 /// As [`utf8`], for an encoding with a table.
