@@ -1,6 +1,7 @@
-//! Arrays of values that are not tensors: Pack of variants (datasets, or the arrays of tensors that stand for sparse tensors),
-//! Pack and gathers of handles to resources, by which `QueueBase.from_list` selects a queue.
+//! Arrays of values that are not tensors: Pack and slices of variants (datasets, or the arrays of tensors that stand for sparse
+//! tensors), Pack and gathers of handles to resources, by which `QueueBase.from_list` selects a queue.
 
+use meshtf_graph::OutputType;
 use meshtf_kernels::{Gather, KernelNode};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{DType, Shape, Tensor, memory};
@@ -17,6 +18,7 @@ pub(super) fn register(ops: &mut Registry) {
     for op in ["Gather", "GatherV2"] {
         ops.insert_if(takes_variants_or_handles, op, |node, _| gather(node));
     }
+    ops.insert_if(takes_variants, "StridedSlice", |node, _| slice(node));
 }
 
 fn takes_handles(node: &KernelNode) -> Result<bool> {
@@ -51,6 +53,33 @@ fn gather(node: &KernelNode) -> Result<StateOp> {
         match gather.shape.rank() {
             0 => handles.pop().map(one).ok_or_else(|| Failure::invalid("there is no handle at this index")),
             _ => Ok(one(Boxed::new(gather.shape.clone(), handles)?)),
+        }
+    })
+}
+
+/// The variants of an array that a slice of their places names.
+fn slice(node: &KernelNode) -> Result<StateOp> {
+    let inputs: Vec<DType> = [DType::I64].into_iter().chain(node.inputs.iter().skip(1).copied()).collect();
+    let outputs = [OutputType { dtype: DType::I64, is_ref: false }];
+    let KernelNode { name, op, attrs, .. } = *node;
+    let of_places = KernelNode { name, op, attrs, inputs: &inputs, outputs: &outputs, constants: 0 };
+    let no_kernel = || Failure::new(Code::Internal, "StridedSlice has no kernel");
+    let mut kernel = meshtf_kernels::compile(&of_places)?.ok_or_else(no_kernel)?;
+    simple(move |mut inputs, _| {
+        let Token::Variant(Variant::Boxed(whole)) = array(inputs.token(0)?)? else {
+            return Err(Failure::invalid("input must be an array of variants"));
+        };
+        let count = whole.items().len();
+        memory::admit(count.saturating_mul(size_of::<i64>() + size_of::<Token>()))?;
+        let places = Tensor::from_vec(whole.shape.clone(), (0..count as i64).collect());
+        let given = [places].into_iter().chain(inputs.rest(1)?).collect();
+        let picked = kernel(given)?.into_iter().next().ok_or_else(no_kernel)?;
+        let items: Vec<Token> =
+            picked.slice::<i64>()?.iter().map(|&place| whole.items()[place as usize].clone()).collect();
+        match items.as_slice() {
+            // A dataset or a list stands for itself.
+            [one_of_all @ Token::Variant(_)] if picked.rank() == 0 => Ok(one(one_of_all.clone())),
+            _ => Ok(one(Boxed::new(picked.shape().clone(), items)?)),
         }
     })
 }

@@ -358,3 +358,32 @@ fn an_output_that_nobody_may_use_has_the_shape_that_its_node_states() {
     let sizes: Vec<Vec<i64>> = got.iter().map(|sizes| sizes.to_i64s().unwrap()).collect();
     assert_eq!(sizes, [[2, 3], [0, 3]]);
 }
+
+/// Rows of a sparse matrix as variants, of which a slice takes two.
+#[test]
+fn an_array_of_variants_is_sliced() {
+    let graph = graph(
+        "
+        indices = Placeholder dtype=int64
+        values = Placeholder dtype=float32
+        shape = Placeholder dtype=int64
+        rows = SerializeManySparse indices values shape out_type=variant
+        begin = Placeholder dtype=int32
+        end = Placeholder dtype=int32
+        step = Placeholder dtype=int32
+        part = StridedSlice rows begin end step
+        out = DeserializeSparse part dtype=float32",
+    );
+    let mut cluster = Cluster::new(1);
+    let feeds = [
+        ("indices", Tensor::from_vec([3, 2], vec![0i64, 0, 1, 1, 2, 0])),
+        ("values", Tensor::vector(vec![1f32, 2.0, 3.0])),
+        ("shape", Tensor::vector(vec![3i64, 2])),
+        ("begin", Tensor::vector(vec![1])),
+        ("end", Tensor::vector(vec![3])),
+        ("step", Tensor::vector(vec![1])),
+    ];
+    let sparse = cluster.run(&graph, &feeds, &["out", "out:1", "out:2"]).unwrap();
+    let indices = Tensor::from_vec([2, 2], vec![0i64, 1, 1, 0]);
+    assert_eq!(sparse, [indices, Tensor::vector(vec![2f32, 3.0]), Tensor::vector(vec![2i64, 2])]);
+}
