@@ -222,5 +222,11 @@ fn the_node_that_is_at_fault_is_named() {
     feeds[1].1 = numbers(&[3, 3, 4, 18], 3);
     let failure = cluster.run(&graph, &feeds, &["y"]).unwrap_err();
     assert_eq!((failure.node.as_deref(), failure.op.as_deref()), (Some("c"), Some("Conv2D")), "{failure}");
+    // An image is no bias, though it is of the same shape.
+    for more in ["t = BiasAdd c c\n y = Relu t", "r = Relu c\n t = BiasAdd c r\n y = Relu t"] {
+        let graph = of.graph("NHWC", more);
+        let failure = cluster.run(&graph, &of.feeds("NHWC", &graph), &["y"]).unwrap_err();
+        assert_eq!((failure.node.as_deref(), failure.op.as_deref()), (Some("t"), Some("BiasAdd")), "{failure}");
+    }
     cluster.is_empty();
 }
