@@ -157,11 +157,16 @@ impl Together {
         };
         let Some(given) = self.given(inputs, &answer)? else { return Ok(None) };
         let Some(normals) = self.normals(&given, answer.dims()[3]) else { return Ok(None) };
-        let (channels, count) = (answer.dims()[3], self.functions.len());
-        let scratch = Tail::scratch_bytes(channels, count);
-        budget::admit(scratch.saturating_mul(threads()))?;
+        let channels = answer.dims()[3];
         let Some(steps) = steps(&self.functions, &given, &normals) else { return Ok(None) };
+        // Without memory for the loop, the kernels run one after the other.
+        if budget::admit(Tail::row_bytes(channels, &steps)).is_err() {
+            return Ok(None);
+        }
         let tail = Tail::new(channels, steps);
+        if budget::admit(tail.scratch_bytes().saturating_mul(threads())).is_err() {
+            return Ok(None);
+        }
         let finish: Finish = &|from, part| tail.apply(from, part);
         let operands = Values::from_iter([image, filter.clone()]);
         let done = match &mut self.convolution {
