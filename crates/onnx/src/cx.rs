@@ -322,7 +322,8 @@ impl<'o> Cx<'o> {
             let bound = self.weight(proto).and_then(|(value, elem)| {
                 let can_train = value.dtype().is_float() && !elem.is_held();
                 match (own, is_variable) {
-                    (Some(own), Some(is)) if can_train && (is(&proto.name) || is(&own)) => {
+                    // Callers learn from the call that there are initializers, of whatever dtype.
+                    (Some(own), Some(is)) if (is(&proto.name) || is(&own)) && can_train => {
                         self.variable(&proto.name, own, value)
                     }
                     (own, _) => {

@@ -201,6 +201,41 @@ mod tests {
     }
 
     #[test]
+    fn integers_are_asked_for_and_stay_constants() {
+        let integers = TensorProto {
+            dims: vec![1],
+            data_type: 7,
+            name: "n".to_owned(),
+            int64_data: vec![1],
+            ..TensorProto::default()
+        };
+        let graph = GraphProto {
+            initializer: vec![integers],
+            node: vec![NodeProto {
+                op_type: "Neg".to_owned(),
+                input: vec!["n".to_owned()],
+                output: vec!["y".to_owned()],
+                ..NodeProto::default()
+            }],
+            output: vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }],
+            ..GraphProto::default()
+        };
+        let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
+        let model =
+            ModelProto { ir_version: 8, graph: Some(graph), opset_import: vec![opset], ..ModelProto::default() };
+        let asked = std::cell::RefCell::new(Vec::new());
+        let is_variable = |name: &str| {
+            asked.borrow_mut().push(name.to_owned());
+            true
+        };
+        let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+        let tuning = Tuning { is_variable: Some(&is_variable), tensors: &[] };
+        let model = read_tuned(&model.encode_to_vec(), &mut none, tuning).unwrap();
+        assert!(model.variables.is_empty());
+        assert_eq!(asked.into_inner(), ["n"]);
+    }
+
+    #[test]
     fn only_the_value_changes() {
         let tensor = |name: &str, numbers: &[f32]| TensorProto {
             dims: vec![numbers.len() as i64],

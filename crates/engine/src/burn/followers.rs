@@ -81,12 +81,14 @@ pub(super) fn kernel<B: Backing>(
             None => return Ok(None),
         }
     }
-    let mut together = Together::of(node, functions)?;
+    let mut together = Together::of(node, functions).map_err(|failure| failure.at_node(node.name, node.op))?;
     let mut apart = Apart::of(engine, node, followers)?;
     let name = engine.name().to_owned();
+    let convolution = (node.name.to_owned(), node.op.to_owned());
     let run = move |inputs: Values| {
         let answer = match &mut together {
-            Some(together) => guarded(&name, || together.run::<B>(&inputs))?,
+            Some(together) => guarded(&name, || together.run::<B>(&inputs))
+                .map_err(|failure| failure.at_node(&convolution.0, &convolution.1))?,
             None => None,
         };
         let answer = answer.map_or_else(|| apart.run(inputs), Ok)?;
@@ -155,11 +157,16 @@ impl Together {
         };
         let Some(given) = self.given(inputs, &answer)? else { return Ok(None) };
         let Some(normals) = self.normals(&given, answer.dims()[3]) else { return Ok(None) };
-        let (channels, count) = (answer.dims()[3], self.functions.len());
-        let scratch = Tail::scratch_bytes(channels, count);
-        budget::admit(scratch.saturating_mul(threads()))?;
+        let channels = answer.dims()[3];
         let Some(steps) = steps(&self.functions, &given, &normals) else { return Ok(None) };
+        // Without memory for the loop, the kernels run one after the other.
+        if budget::admit(Tail::row_bytes(channels, &steps)).is_err() {
+            return Ok(None);
+        }
         let tail = Tail::new(channels, steps);
+        if budget::admit(tail.scratch_bytes().saturating_mul(threads())).is_err() {
+            return Ok(None);
+        }
         let finish: Finish = &|from, part| tail.apply(from, part);
         let operands = Values::from_iter([image, filter.clone()]);
         let done = match &mut self.convolution {
@@ -269,9 +276,11 @@ fn steps<'a>(
         .map(|((function, origins), normals)| {
             let (of, act) = match (function, &origins[..]) {
                 (Function::One(one), &[Origin::Value(of)]) => (of, Act::One(&one.near)),
-                (Function::Two(two) | Function::Bias(two), [Origin::Value(of), other]) => {
-                    (*of, Act::Two(&two.straight.near, with(other)?))
+                // The sum with an image is no bias: its node refuses it.
+                (Function::Bias(two), [Origin::Value(of), bias @ Origin::Input(_)]) => {
+                    (*of, Act::Two(&two.straight.near, with(bias)?))
                 }
+                (Function::Two(two), [Origin::Value(of), other]) => (*of, Act::Two(&two.straight.near, with(other)?)),
                 (Function::Two(two), [other, Origin::Value(of)]) => (*of, Act::Two(&two.swapped.near, with(other)?)),
                 (Function::Normalise { .. }, &[Origin::Value(of), ..]) => (of, Act::Normalise(normals)),
                 _ => return None,
@@ -357,5 +366,45 @@ impl Lone {
             }
         };
         made.into_iter().next().ok_or_else(|| Failure::new(Code::Internal, "it has no output"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_graph::{Attr, OutputType};
+    use meshtf_tensor::Tensor;
+    use meshtf_tensor::memory::Budget;
+
+    use super::*;
+    use crate::adapters::{self, BackendChoice};
+
+    const OUTPUTS: [OutputType; 1] = [OutputType { dtype: DType::F32, is_ref: false }];
+
+    fn node<'a>(name: &'a str, op: &'a str, attrs: &'a Attrs, inputs: usize) -> KernelNode<'a> {
+        KernelNode { name, op, attrs, inputs: &[DType::F32; 2][..inputs], outputs: &OUTPUTS, constants: 0 }
+    }
+
+    #[test]
+    fn without_memory_for_its_image_the_convolution_is_named() {
+        let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+        let none = Attrs::default();
+        for (op, filter) in [("Conv2D", [3, 3, 8, 8]), ("DepthwiseConv2dNative", [3, 3, 8, 1])] {
+            let mut attrs = Attrs::default();
+            for attr in &meshtf_graph::op::lookup(op).unwrap().attrs {
+                attr.default.iter().for_each(|default| attrs.set(attr.name, default.clone()));
+            }
+            attrs.set("T", Attr::Type(DType::F32));
+            attrs.set("padding", Attr::Str(b"SAME".to_vec()));
+            attrs.set("strides", Attr::Ints(vec![1; 4]));
+            let convolution = node("c", op, &attrs, 2);
+            let followers = [Follower { node: node("y", "Relu", &none, 1), inputs: vec![Origin::Value(0)] }];
+            let mut kernel = engine.compile_with_followers(&convolution, &followers).unwrap().unwrap();
+            let ones = |dims: [usize; 4]| Value::Host(Tensor::from_vec(dims, vec![1f32; dims.iter().product()]));
+            let inputs = || Values::from_iter([ones([1, 40, 40, 8]), ones(filter)]);
+            let Err(failure) = Budget::of(1000).run(|| (kernel.run)(inputs())) else { panic!("{op} has memory") };
+            assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+            assert_eq!((failure.node.as_deref(), failure.op.as_deref()), (Some("c"), Some(op)), "{failure}");
+            assert!(matches!((kernel.run)(inputs()), Ok(EngineOutcome::Done(_))), "{op}");
+        }
     }
 }

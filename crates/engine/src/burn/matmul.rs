@@ -72,9 +72,10 @@ fn product_with(
     if y.len() < LEAST_WEIGHTS {
         return Ok(None);
     }
-    let columns = y.shape().dims().get(usize::from(!is_transposed)).copied().unwrap_or(0);
-    let bytes = y.len().div_ceil(columns.max(1)) * columns.next_multiple_of(LANES) * size_of::<f32>();
-    let Some(panels) = weights.form(bytes, || matrix(y, is_transposed).map(Panels::packed)) else { return Ok(None) };
+    let Some(matrix) = matrix(y, is_transposed) else { return Ok(None) };
+    let [inner, columns] = matrix.dims;
+    let bytes = inner.saturating_mul(columns.next_multiple_of(LANES)).saturating_mul(size_of::<f32>());
+    let Some(panels) = weights.form(bytes, || Some(Panels::packed(matrix))) else { return Ok(None) };
     let x = dense::in_order(x.clone())?;
     let Some(elements) = dense::floats(&x) else { return Ok(None) };
     let inner = panels.dims()[0];

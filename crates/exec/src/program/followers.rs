@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use meshtf_engine::{Engine, Follower, Origin};
-use meshtf_graph::op::Role;
+use meshtf_graph::op::{self, OpDef, Role};
 use meshtf_graph::plan::{Mode, Piece, PieceNode, PieceOp};
 use meshtf_kernels::{self as kernel, HostKernel, KernelNode};
 use meshtf_tensor::DType;
@@ -16,6 +16,9 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use super::code::{Act, op_name};
 use super::products::kernel_node;
 use super::{constants, role};
+
+/// Most inputs of a follower: batch normalisation has five.
+const MOST_INPUTS: usize = 5;
 
 /// Most nodes that follow a convolution.
 const MOST: usize = 16;
@@ -42,7 +45,7 @@ pub(super) fn followed(piece: &Piece, engine: &dyn Engine, is_taken: impl Fn(u32
     if piece.mode == Mode::Traced || !piece.nodes.iter().any(is_convolution) {
         return None;
     }
-    let takers = takers(piece);
+    let (takers, is_source) = (takers(piece), sources(piece));
     let mut is_in = vec![false; piece.nodes.len()];
     // By the last node of each chain.
     let mut chains: HashMap<u32, Chain> = HashMap::new();
@@ -52,7 +55,10 @@ pub(super) fn followed(piece: &Piece, engine: &dyn Engine, is_taken: impl Fn(u32
             continue;
         }
         let is_free = |other: u32| !is_in[other as usize] && !is_taken(other);
-        let Some(chain) = chain(piece, engine, &takers, at, is_free) else { continue };
+        // A chain waits for nothing that comes after its convolution: that would keep the images before both, and the other
+        // convolution of a block would not run beside it. The last convolution takes the sum of both.
+        let is_there = |other: u32| other < at || is_source[other as usize];
+        let Some(chain) = chain(piece, engine, &takers, at, [&is_free, &is_there]) else { continue };
         is_in[at as usize] = true;
         chain.followers.iter().for_each(|&(other, _)| is_in[other as usize] = true);
         chains.insert(chain.last(), chain);
@@ -97,14 +103,33 @@ fn is_plain(node: &PieceNode) -> bool {
         && node.frame == node.output_frame
 }
 
+/// Whether each node is a feed, or a function of constants and variables alone: it waits for no other work.
+fn sources(piece: &Piece) -> Vec<bool> {
+    let mut is_parameter: Vec<bool> = Vec::with_capacity(piece.nodes.len());
+    for node in &piece.nodes {
+        let is_function = |op: &OpDef| {
+            (op.reads_variable || !op.stateful)
+                && !node.inputs.is_empty()
+                && node.inputs.iter().all(|&(from, _)| is_parameter.get(from as usize) == Some(&true))
+        };
+        let is_own = |op: &OpDef| op.role == Role::Const || op.makes_variable || is_function(op);
+        let op = op::lookup(op_name(&node.op));
+        is_parameter.push(node.control.is_empty() && op.is_some_and(is_own));
+    }
+    for (is_source, node) in is_parameter.iter_mut().zip(&piece.nodes) {
+        *is_source |= matches!(node.op, PieceOp::Feed(_));
+    }
+    is_parameter
+}
+
 /// The convolution with the nodes that its kernel can compute, of which only the last one's value is taken by others; `None` if
-/// there are none.
+/// there are none. `is_free`: whether a node is in no other chain; `is_there`: whether a chain may take its value.
 fn chain(
     piece: &Piece,
     engine: &dyn Engine,
     takers: &[Takers],
     convolution: u32,
-    is_free: impl Fn(u32) -> bool,
+    [is_free, is_there]: [&dyn Fn(u32) -> bool; 2],
 ) -> Option<Chain> {
     let first = &piece.nodes[convolution as usize];
     let dtypes = dtypes(piece, first);
@@ -119,13 +144,17 @@ fn chain(
             .flat_map(|&member| &takers[member as usize].values)
             .filter(|&&next| {
                 let node = &piece.nodes[next as usize];
-                let dtypes = self::dtypes(piece, node);
-                next > members[members.len() - 1]
+                // First the number of inputs: a node of many may follow many convolutions.
+                node.inputs.len() <= MOST_INPUTS
+                    && next > members[members.len() - 1]
                     && is_free(next)
                     && is_plain(node)
                     && node.frame == first.frame
-                    && node.inputs.iter().all(|&(from, port)| port == 0 || !members.contains(&from))
-                    && engine.may_follow(&own, &kernel_node(node, &dtypes))
+                    && node.inputs.iter().all(|&(from, port)| match members.contains(&from) {
+                        true => port == 0,
+                        false => is_there(from),
+                    })
+                    && engine.may_follow(&own, &kernel_node(node, &self::dtypes(piece, node)))
             })
             .min();
         let Some(&next) = next else { break };

@@ -47,8 +47,10 @@ impl Convolution {
     fn graph(&self, format: &str, more: &str) -> Graph {
         let text = format!(
             "x = Placeholder dtype=float32\n f = Placeholder dtype=float32\n b = Placeholder dtype=float32
-             v = Placeholder dtype=float32\n s = Placeholder dtype=float32
+             v = Placeholder dtype=float32\n s = Placeholder dtype=float32\n {}
              c = {} x f data_format=\"{format}\" padding=\"SAME\"\n {}",
+            // Before the convolution.
+            if more.contains(" q") { "q = Square b" } else { "" },
             self.op,
             more.replace("FORMAT", &format!("\"{format}\""))
         );
@@ -142,7 +144,7 @@ fn followers_compute_the_numbers_of_their_nodes() {
         // ONNX's hard swish, and the one that older exporters write.
         "t = BiasAdd c b data_format=FORMAT\n sixth = Const is=(0.16666667)\n half = Const is=(0.5)\n zero = Const is=(0.0)
          one = Const is=(1.0)\n m = Mul t sixth\n a = AddV2 m half\n l = Maximum a zero\n h = Minimum l one\n y = Mul t h",
-        "n = FusedBatchNormV3 c b b b q data_format=FORMAT is_training=false epsilon=0.001\n q = Square b\n three = Const is=(3.0)
+        "n = FusedBatchNormV3 c b b b q data_format=FORMAT is_training=false epsilon=0.001\n three = Const is=(3.0)
          six = Const is=(6.0)\n a = AddV2 n three\n r = Relu6 a\n m = Mul r n\n y = RealDiv m six",
         "t = BiasAdd c b data_format=FORMAT\n g = Sigmoid t\n y = Mul t g",
         "t = BiasAdd c b data_format=FORMAT\n a = AddV2 s t\n y = Relu a",
@@ -197,6 +199,21 @@ fn nodes_that_others_take_or_wait_for_stay() {
 }
 
 #[test]
+fn no_convolution_waits_for_what_comes_after_it() {
+    let of = ALL[0];
+    let left = |more: &str| ["BiasAdd", "AddV2", "Relu"].map(|op| count(&of.graph("NHWC", more), &["y"], op));
+    let axis = "axis = Const is=(1)";
+    assert_eq!(
+        left(&format!("t = BiasAdd c b data_format=FORMAT\n {axis}\n u = Cumsum s axis\n a = AddV2 t u\n y = Relu a")),
+        [1, 1, 1]
+    );
+    // Functions of parameters are there when the convolution is.
+    assert_eq!(left("two = Const is=(2.0)\n four = Square two\n a = AddV2 c four\n y = Relu a"), [0, 0, 1]);
+    assert_eq!(left("a = AddV2 c q\n y = Relu a"), [0, 0, 1]);
+    assert_eq!(left("a = AddV2 s c\n y = Relu a"), [0, 0, 1]);
+}
+
+#[test]
 fn shapes_that_the_loop_does_not_take_are_computed_apart() {
     let of = ALL[0];
     let gate = Convolution { op: "Conv2D", image: [2, 1, 1, 30], filter: [1, 1, 30, 18], stride: 1 };
@@ -222,5 +239,11 @@ fn the_node_that_is_at_fault_is_named() {
     feeds[1].1 = numbers(&[3, 3, 4, 18], 3);
     let failure = cluster.run(&graph, &feeds, &["y"]).unwrap_err();
     assert_eq!((failure.node.as_deref(), failure.op.as_deref()), (Some("c"), Some("Conv2D")), "{failure}");
+    // An image is no bias, though it is of the same shape.
+    for more in ["t = BiasAdd c c\n y = Relu t", "r = Relu c\n t = BiasAdd c r\n y = Relu t"] {
+        let graph = of.graph("NHWC", more);
+        let failure = cluster.run(&graph, &of.feeds("NHWC", &graph), &["y"]).unwrap_err();
+        assert_eq!((failure.node.as_deref(), failure.op.as_deref()), (Some("t"), Some("BiasAdd")), "{failure}");
+    }
     cluster.is_empty();
 }

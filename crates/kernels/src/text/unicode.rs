@@ -265,6 +265,8 @@ fn with_table(name: &str) -> Option<Encoding> {
     use encoding_rs::{
         BIG5, EUC_JP, EUC_KR, GB18030, GBK, SHIFT_JIS, WINDOWS_874, WINDOWS_1252, WINDOWS_1254, X_USER_DEFINED,
     };
+    // As encoding_rs trims labels.
+    let name = name.trim_matches(['\t', '\n', '\x0c', '\r', ' ']);
     let plain = name.to_ascii_lowercase().replace('_', "-");
     let label = match &*plain {
         "cp932" => "shift_jis",
@@ -380,4 +382,19 @@ fn encoded(codes: &Tensor, splits: &Tensor, to: Encoding, rules: Rules) -> Resul
         texts.push(text);
     }
     Ok(Tensor::vector(texts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn white_space_around_a_name_is_no_part_of_it() {
+        for name in ["windows-1252", "cp1252", "dos-874", "ansi_x3.4-1968", "iso8859-9", "cp932"] {
+            for around in [format!(" {name}"), format!("{name}\t"), format!("\r\n {name} ")] {
+                let own = Encoding::named(name).unwrap();
+                assert!(Encoding::named(&around).is_ok_and(|around| around == own), "{around:?}");
+            }
+        }
+    }
 }

@@ -179,6 +179,11 @@ impl Normaliser {
         Normaliser { mean, weight: repeated(channels, |of| of.scale * of.factor), offset }
     }
 
+    /// The number of floats that it holds.
+    pub(super) fn elements(channels: usize) -> usize {
+        row(channels).saturating_mul(3)
+    }
+
     /// Normalises elements from the first channel of a position on, within limits, on the calling thread.
     pub(super) fn over(&self, xs: &mut [f32], limits: [f32; 2]) {
         widest(Normalise { xs, mean: &self.mean, weight: &self.weight, offset: &self.offset, limits });

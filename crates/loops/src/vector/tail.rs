@@ -99,6 +99,11 @@ pub(super) fn limited(x: f32, [low, high]: [f32; 2]) -> f32 {
     if x > high { high } else { x }
 }
 
+/// Elements of a row of numbers: those of the channels, repeated.
+fn row_of(channels: usize) -> usize {
+    channels.saturating_mul(ROW.div_ceil(channels.max(1)))
+}
+
 struct Sum<'a> {
     xs: &'a mut [f32],
     row: &'a [f32],
@@ -132,7 +137,7 @@ impl<'a> Tail<'a> {
     /// # Panics
     /// If a step takes a later value, or there is not a number for each channel.
     pub fn new(channels: usize, steps: Vec<Step<'a>>) -> Tail<'a> {
-        let row = channels * ROW.div_ceil(channels);
+        let row = row_of(channels);
         let block = row * (NEAR / row).max(1);
         let count = steps.len();
         // By value: the last step that takes it. The last value is taken by nobody, and kept.
@@ -204,10 +209,21 @@ impl<'a> Tail<'a> {
         Tail { block, steps: placed, places: is_free.len(), last: place_of[count] }
     }
 
-    /// Bytes that a thread takes while it applies the steps.
-    pub fn scratch_bytes(channels: usize, steps: usize) -> usize {
-        let row = channels.saturating_mul(ROW.div_ceil(channels.max(1)));
-        row.max(NEAR).saturating_mul(steps).saturating_mul(size_of::<f32>())
+    /// Bytes that [`Tail::new`] takes: rows of numbers of the channels.
+    pub fn row_bytes(channels: usize, steps: &[Step]) -> usize {
+        let row = row_of(channels);
+        let elements = steps.iter().map(|step| match &step.act {
+            Act::Two(NearPairs { is_sum: true, .. }, With::Number(_)) | Act::Two(_, With::Channels(_)) => row,
+            Act::Two(_, With::Number(_)) => 1,
+            Act::Normalise(_) => Normaliser::elements(channels),
+            Act::One(_) | Act::Two(_, With::Elements(_) | With::Value(_)) => 0,
+        });
+        elements.fold(0, usize::saturating_add).saturating_mul(size_of::<f32>())
+    }
+
+    /// Most bytes that a thread takes while it applies the steps: the places beside the output.
+    pub fn scratch_bytes(&self) -> usize {
+        (self.places - 1).saturating_mul(self.block).saturating_mul(size_of::<f32>())
     }
 
     /// Overwrites elements of the loop with those after the last step: those from this index on, which begins a position.
@@ -313,7 +329,12 @@ mod tests {
                 Step { of: 7, act: Act::One(&square) },
                 Step { of: 9, act: Act::Two(add_, With::Value(10)) },
             ];
+            // A bias, a number, and three of a normalisation.
+            let row = channels * 128usize.div_ceil(channels);
+            assert_eq!(Tail::row_bytes(channels, &steps), 5 * row * 4, "{channels} channels");
             let tail = Tail::new(channels, steps);
+            assert_eq!(tail.scratch_bytes(), (tail.places - 1) * tail.block * 4);
+            assert_eq!(tail.places, 3);
             let mut got = xs.clone();
             // In two parts.
             let cut = positions / 2 * channels;
