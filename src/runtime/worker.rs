@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
-use self::guard::Guards;
+use self::guard::{Guards, Parcels};
 use meshtf_exec::{Device, Pushed, Resources, Sink};
 use meshtf_graph::plan::Piece;
 use meshtf_tensor::Tensor;
@@ -80,6 +80,8 @@ struct State {
     lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
     /// The copies of the state of guarded sessions.
     guards: Mutex<Guards>,
+    /// Those on their way to other tasks.
+    parcels: Parcels,
 }
 
 /// A session with steps under way while the link to a peer ended.
@@ -150,6 +152,7 @@ impl Worker {
             sessions: Mutex::default(),
             lost_peers: Mutex::default(),
             guards: Mutex::default(),
+            parcels: Parcels::default(),
         });
         let (registrar, registrations) = sync_channel(MAX_QUEUED);
         let (guardian, guard) = sync_channel(MAX_QUEUED);
@@ -227,6 +230,9 @@ impl Worker {
             }
             ToWorker::Release { session } => {
                 let was_guarded = lock(&self.state.guards).release(from, session);
+                if was_guarded {
+                    self.state.drop_unguarded();
+                }
                 if self.state.is_master(from, session) {
                     self.state.release(session);
                 } else if was_guarded {
@@ -266,6 +272,8 @@ impl Worker {
             guards.down(peer);
             guards.of(peer)
         };
+        self.state.none_goes_to(peer);
+        self.state.drop_unguarded();
         for session in orphans {
             self.state.release(session);
         }
@@ -362,7 +370,10 @@ impl State {
         if session.master != *master {
             return Err(is_anothers(id));
         }
-        lock(&self.guards).belongs(master, id);
+        let was_anothers = lock(&self.guards).belongs(master, id);
+        if was_anothers {
+            self.drop_unguarded();
+        }
         if pieces.iter().any(|piece| session.pieces.contains_key(piece)) {
             return Err(Failure::new(Code::AlreadyExists, format!("a piece of session {id} is registered already")));
         }

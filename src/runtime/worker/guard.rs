@@ -18,7 +18,8 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
-use self::outgoing::{AllOutgoing, Body};
+use self::outgoing::Body;
+pub(super) use self::outgoing::Parcels;
 use super::{State, WorkerSession};
 use crate::protocol::guard::{Cut, GuardReport, Origin, Parcel, SentResource, SentState, ToGuard};
 use crate::protocol::{Peer, ToMaster};
@@ -55,8 +56,6 @@ struct Guarded {
     own: BTreeMap<Cut, Arc<Own>>,
     /// The copies of other tasks, by the peers that sent them; from no others are any taken.
     wards: BTreeMap<Peer, BTreeMap<Cut, Ward>>,
-    /// Copies on their way from here.
-    outgoing: AllOutgoing,
     /// The state that is to be put back.
     expected: Option<Expected>,
     /// The newest cut that is known to be complete.
@@ -169,14 +168,6 @@ fn is_same(one: &Arc<Saved>, other: &Arc<Saved>) -> bool {
     Arc::ptr_eq(one, other) || (one.kind == RANDOM && one.form == other.form)
 }
 
-impl Guarded {
-    /// The master asks for something: work for what it asked before stops.
-    fn asks(&mut self, ask: u64) {
-        self.asked = self.asked.max(ask);
-        self.drop_asks(self.asked);
-    }
-}
-
 /// The master, and the whole of a state that came back with its cut, if the chunk was the last.
 type Loaded = (Peer, Result<Option<(Cut, States)>>);
 
@@ -197,15 +188,15 @@ impl Guards {
             |guarded: &&Guarded| guarded.master == *master && guarded.asked == ask && guarded.orphaned.is_none();
         match self.0.get(&session).filter(is_wanted) {
             Some(_) => Ok(()),
-            None => Err(Failure::new(Code::Cancelled, "the state of the session is not to be put back any more")),
+            None => Err(not_wanted()),
         }
     }
 
-    /// Notes what a master asks for, as soon as it comes.
-    fn ask(&mut self, master: &Peer, session: SessionId, ask: u64) {
-        if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master == *master) {
-            guarded.asks(ask);
-        }
+    /// Notes what a master asks for, as soon as it comes: work for what it asked before stops. Returns whether it guards the
+    /// session here.
+    fn ask(&mut self, master: &Peer, session: SessionId, ask: u64) -> bool {
+        let guarded = self.0.get_mut(&session).filter(|guarded| guarded.master == *master);
+        guarded.map(|guarded| guarded.asked = guarded.asked.max(ask)).is_some()
     }
 
     fn serve(&mut self, master: &Peer, (session, ask): (SessionId, u64), of: Vec<Peer>) -> Result<()> {
@@ -224,13 +215,12 @@ impl Guards {
             asked: 0,
             own: BTreeMap::new(),
             wards: BTreeMap::new(),
-            outgoing: BTreeMap::new(),
             expected: None,
             complete: None,
             orphaned: None,
         });
         let guarded = self.of_master(session, master)?;
-        guarded.asks(ask);
+        guarded.asked = guarded.asked.max(ask);
         guarded.wards.retain(|peer, _| of.contains(peer));
         for peer in of {
             guarded.wards.entry(peer).or_default();
@@ -294,7 +284,6 @@ impl Guards {
     pub fn down(&mut self, peer: &Peer) {
         let own = self.0.values_mut().filter(|guarded| guarded.master == *peer);
         own.for_each(|guarded| guarded.orphaned = Some(Instant::now()));
-        self.0.values_mut().for_each(|guarded| guarded.outgoing.retain(|(to, _), _| to != peer));
         self.sweep();
     }
 
@@ -317,23 +306,19 @@ impl Guards {
         is_here
     }
 
-    /// A session has pieces here by now: only their master guards it.
-    pub fn belongs(&mut self, master: &Peer, session: SessionId) {
-        if self.0.get(&session).is_some_and(|guarded| guarded.master != *master) {
+    /// A session has pieces here by now: only their master guards it. Returns whether another did.
+    pub fn belongs(&mut self, master: &Peer, session: SessionId) -> bool {
+        let was_anothers = self.0.get(&session).is_some_and(|guarded| guarded.master != *master);
+        if was_anothers {
             self.0.remove(&session);
         }
+        was_anothers
     }
 
     /// The sessions whose master is there.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.values().filter(|guarded| guarded.orphaned.is_none()).count()
-    }
-
-    /// The copies on their way from here.
-    #[cfg(test)]
-    pub fn outgoing(&self) -> usize {
-        self.0.values().map(|guarded| guarded.outgoing.len()).sum()
     }
 }
 
@@ -353,16 +338,21 @@ impl State {
                     is_not_anothers(&sessions, from, session)
                         .and_then(|()| lock(&self.guards).serve(from, (session, ask), of))
                 };
+                if served.is_ok() {
+                    self.parcels.drop_asks(session, ask);
+                }
                 let result = served.map_err(|failure| self.here(failure));
                 self.guard_says(from, session, GuardReport::Ready { ask, result });
                 None
             }
             ToGuard::Complete { session, cut } => {
-                if let Ok(guarded) = lock(&self.guards).of_master(session, from) {
+                let known = lock(&self.guards).of_master(session, from).map(|guarded| {
                     guarded.complete = Some(cut);
-                    guarded.drop_cuts(cut);
                     guarded.own.retain(|known, _| *known >= cut);
                     guarded.wards.values_mut().for_each(|cuts| cuts.retain(|known, _| *known >= cut));
+                });
+                if known.is_ok() {
+                    self.parcels.drop_cuts(session, cut);
                 }
                 None
             }
@@ -371,8 +361,13 @@ impl State {
                 None
             }
             other => {
-                if let ToGuard::Restore { session, ask, .. } = &other {
-                    lock(&self.guards).ask(from, *session, *ask);
+                if let ToGuard::Restore { session, ask, .. } = other {
+                    let is_known = lock(&self.guards).ask(from, session, ask);
+                    if is_known {
+                        self.parcels.drop_asks(session, ask);
+                        // No cut is under way while a state is put back.
+                        self.parcels.drop_cuts(session, Cut::MAX);
+                    }
                 }
                 Some(other)
             }
@@ -486,15 +481,24 @@ impl State {
         let chunks = {
             let mut guards = lock(&self.guards);
             let guarded = guards.of_master(session, master)?;
+            if ask < guarded.asked {
+                return Err(not_wanted());
+            }
+            guarded.asked = ask;
             let Some(Ward::Kept(states)) = guarded.wards.get(of).and_then(|cuts| cuts.get(&cut)) else {
                 let why = format!("cut {cut} of session {session} is not kept here for {of}");
                 return Err(Failure::new(Code::NotFound, why));
             };
             chunks(states, None)
         };
+        self.parcels.drop_asks(session, ask);
         self.send_chunks(session, (to, Parcel::Ask(ask)), (cut, None), chunks);
         Ok(())
     }
+}
+
+fn not_wanted() -> Failure {
+    Failure::new(Code::Cancelled, "the state of the session is not to be put back any more")
 }
 
 /// Whether no other master has pieces of the session here.

@@ -31,6 +31,7 @@ impl State {
             }
             if swept.elapsed() >= SWEEPS {
                 lock(&self.guards).sweep();
+                self.drop_unguarded();
                 swept = Instant::now();
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use meshtf_tensor::failure::{Code, Result};
+use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
@@ -95,19 +95,30 @@ impl Resources {
         existing.filter(|(_, resource)| !resource.is::<Dummy>()).collect()
     }
 
-    /// Forgets those of a guarded session's resources that `keeps` does not admit: they were made after its state was saved.
+    /// Forgets those of a guarded session's resources that `keeps` does not admit and that the session made: it did so after its
+    /// state was saved. Those that another session made stay.
     ///
     /// # Errors
-    /// FailedPrecondition, with the name of the resource, if another session has changed one since. Then none is forgotten.
+    /// FailedPrecondition, with the name of the resource, if another session has changed one since, or if this one has changed
+    /// one that another made. Then none is forgotten.
     pub fn drop_guarded(&self, session: SessionId, since: Moment, keeps: impl Fn(&ResourceKey) -> bool) -> Result<()> {
         let mut table = lock(&self.table);
         let named = table.guarded.get(&session).into_iter().flatten().filter(|key| !keeps(key));
-        let gone: Vec<ResourceKey> = named.filter(|key| table.resources.contains_key(key)).cloned().collect();
+        let mut gone: Vec<ResourceKey> = Vec::new();
         // Under the lock of the table, so that no session finds one between the look at it and its end.
-        let all = gone.iter().filter_map(|key| Some((key, &table.resources.get(key)?.0)));
-        for (key, resource) in all {
+        for (key, (resource, maker)) in named.filter_map(|key| Some((key, table.resources.get(key)?))) {
+            let (kind, name) = (resource.kind(), &key.name);
             if is_changed_by_others(&**resource, session, since) {
-                return Err(changed_by_another(resource.kind(), &key.name));
+                return Err(changed_by_another(kind, name));
+            }
+            match *maker == session {
+                true => gone.push(key.clone()),
+                false if is_changed(&**resource, |version| version.is_changed_by(session, since)) => {
+                    let why =
+                        format!("the newest copy does not have {kind} '{name}', which the session has changed since");
+                    return Err(Failure::new(Code::FailedPrecondition, why));
+                }
+                false => {}
             }
         }
         gone.iter().for_each(|key| drop(table.resources.remove(key)));
@@ -121,6 +132,11 @@ impl Resources {
 
 /// Whether a step of another session has changed a resource since then. One on which an op works for long counts.
 fn is_changed_by_others(resource: &dyn Resource, session: SessionId, since: Moment) -> bool {
+    is_changed(resource, |version| version.is_changed_by_others(session, since))
+}
+
+/// Whether the version of a resource is one of these. One on which an op works for long counts.
+fn is_changed(resource: &dyn Resource, is_so: impl Fn(Version) -> bool) -> bool {
     let look = |_| {
         let version = resource.version();
         if version.is_none() {
@@ -128,14 +144,12 @@ fn is_changed_by_others(resource: &dyn Resource, session: SessionId, since: Mome
         }
         version
     };
-    let is_others = |version: Version| version.is_changed_by_others(session, since);
-    is_lasting(resource.kind()) && (0..LOOKS).find_map(look).is_none_or(is_others)
+    is_lasting(resource.kind()) && (0..LOOKS).find_map(look).is_none_or(is_so)
 }
 
 #[cfg(test)]
 mod tests {
     use meshtf_tensor::device::DeviceKind;
-    use meshtf_tensor::failure::Failure;
     use meshtf_tensor::{DType, PartialShape, Tensor};
 
     use super::super::super::waiting::{Answer, WaitId, Waiter, Wake};
@@ -252,6 +266,26 @@ mod tests {
         assert_eq!((value(&resources, "v"), value(&resources, "late")), (Some(3.0), Some(1.0)));
         resources.drop_guarded(own, since, |key| key.name == "v")?;
         assert_eq!((value(&resources, "v"), value(&resources, "late")), (Some(3.0), None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_resource_that_another_session_made_stays() -> Result<(), Failure> {
+        let (resources, own, other) = (Resources::new(), SessionId(1), SessionId(2));
+        let made = variable(&resources, other, "v", 5.0);
+        let since = Moment::now();
+        resources.guard(own);
+        // A plan that names it was registered after the state was saved.
+        resources.names(own, &key("v"));
+        variable(&resources, own, "late", 1.0);
+        resources.names(own, &key("late"));
+        resources.drop_guarded(own, since, |_| false)?;
+        assert_eq!((value(&resources, "v"), value(&resources, "late")), (Some(5.0), None));
+        // It has no state to which a change could be undone.
+        on_behalf(own, || made.hold().set(Value::Host(Tensor::scalar(6f32))));
+        let refused = resources.drop_guarded(own, since, |_| false).unwrap_err();
+        assert!(refused.code == Code::FailedPrecondition && refused.message.contains("variable 'v'"), "{refused}");
+        assert_eq!(value(&resources, "v"), Some(6.0));
         Ok(())
     }
 

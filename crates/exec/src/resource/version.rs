@@ -15,11 +15,15 @@ pub struct Moment(u64);
 /// In place of a session: whoever changes a variable from outside of all steps.
 pub const OUTSIDE: SessionId = SessionId(u64::MAX);
 
+/// A number on a cache line of its own: all threads change it.
+#[repr(align(128))]
+struct Counter(AtomicU64);
+
 /// The next moment.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT: Counter = Counter(AtomicU64::new(1));
 
 /// The last mark that contents got.
-static MARKS: AtomicU64 = AtomicU64::new(0);
+static MARKS: Counter = Counter(AtomicU64::new(0));
 /// A mark beyond this is another process's alone: own ones do not follow it, so that they never begin anew.
 const MAX_FOLLOWED: u64 = u64::MAX / 2;
 
@@ -31,7 +35,7 @@ thread_local! {
 impl Moment {
     /// A moment after all changes so far.
     pub fn now() -> Moment {
-        Moment(NEXT.fetch_add(1, Ordering::Relaxed) + 1)
+        Moment(NEXT.0.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
 
@@ -52,7 +56,7 @@ pub fn on_behalf<R>(session: SessionId, work: impl FnOnce() -> R) -> R {
 pub struct Edition {
     /// The number of changes.
     pub number: u64,
-    /// No other contents that were made in the process have it.
+    /// No other contents have it, but for those of which a copy has become the first contents of a resource: both have one.
     pub mark: u64,
 }
 
@@ -73,7 +77,7 @@ pub fn changed_by_another(kind: &str, name: &str) -> Failure {
 
 /// A mark for contents that have just been made.
 fn next_mark() -> u64 {
-    MARKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    MARKS.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
 }
 
 /// Which contents these are, and who made the last changes.
@@ -134,7 +138,7 @@ impl Version {
     /// Other contents, of that version, take the place of these. Those of a resource that has just been made have their version.
     pub fn replace(&mut self, by: Edition) {
         if by.mark <= MAX_FOLLOWED {
-            MARKS.fetch_max(by.mark, Ordering::Relaxed);
+            MARKS.0.fetch_max(by.mark, Ordering::Relaxed);
         }
         self.edition = match self.edition.number {
             0 => by,
@@ -155,7 +159,12 @@ impl Version {
         if self.by.replace(session) != Some(session) {
             self.others = self.at;
         }
-        self.at = Moment(NEXT.load(Ordering::Relaxed));
+        self.at = Moment(NEXT.0.load(Ordering::Relaxed));
+    }
+
+    /// Whether the last change is one that a step of this session made since then.
+    pub fn is_changed_by(&self, session: SessionId, since: Moment) -> bool {
+        self.by == Some(session) && self.at >= since && self.at > Moment::default()
     }
 
     /// Whether a step of another session than this one made a change since then.

@@ -5,10 +5,12 @@
 //! one before counts.
 
 mod buddy;
+mod covers;
 mod end;
 mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::device::Task;
@@ -16,6 +18,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::{Incarnation, RequestId};
 
 use self::buddy::buddy;
+use self::covers::Covers;
 use self::pace::Pace;
 use super::journal::{Journal, Mark};
 use super::plans::{Prepared, Readiness};
@@ -116,8 +119,7 @@ pub(super) struct Taking {
     began: Nanos,
     /// The count of steps when it began.
     steps: u64,
-    /// The plans that it covers.
-    plans: BTreeSet<u32>,
+    covers: Covers,
     mark: Mark,
     /// The tasks whose parts their buddies have.
     kept: BTreeSet<Peer>,
@@ -129,8 +131,7 @@ pub(super) struct Taking {
 pub(super) struct Complete {
     pub cut: Cut,
     pub parts: Vec<Part>,
-    /// The plans that it covers.
-    plans: BTreeSet<u32>,
+    covers: Covers,
 }
 
 /// A task's part of a cut.
@@ -182,23 +183,13 @@ impl Guard {
         match &self.phase {
             Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_) => false,
             _ if self.is_replaying => is_replayed,
-            Phase::Steps | Phase::Serving { .. } | Phase::Sending { .. } => {
-                self.is_exposed || self.covered.contains(&plan)
-            }
+            Phase::Steps | Phase::Serving { .. } | Phase::Sending { .. } => self.covers(plan),
         }
     }
 
     /// The next request waits until the lost task is back.
     pub fn is_lost(&self) -> bool {
         matches!(self.phase, Phase::Lost(_))
-    }
-
-    /// Plans whose pieces were registered for a state of the newest cut.
-    pub fn cover(&mut self, plan: u32) {
-        self.covered.insert(plan);
-        if let Some(complete) = &mut self.complete {
-            complete.plans.insert(plan);
-        }
     }
 
     /// A run of this many steps begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
@@ -288,7 +279,7 @@ impl Machine {
     pub(super) fn guard_run(&mut self, plan: u32, cluster: &Cluster) {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return };
-        if guard.is_exposed || guard.covered.contains(&plan) || guard.is_lost() {
+        if guard.covers(plan) || guard.is_lost() {
             return;
         }
         guard.due = guard.due.min(now);
@@ -370,7 +361,7 @@ impl Machine {
             cut: guard.last,
             began: now,
             steps,
-            plans: BTreeSet::new(),
+            covers: Covers::default(),
             mark: Mark::default(),
             kept: BTreeSet::new(),
             broken: None,
@@ -466,7 +457,7 @@ impl Machine {
         if !self.runs.are_between_steps() {
             // As soon as a step of the others ends, or a run comes. Once all that are awaited have ended, nothing begins.
             if guard.waits_for_others && self.runs.are_open(awaited) {
-                let may_begin = |plan| guard.is_exposed || guard.covered.contains(&plan);
+                let may_begin = |plan| guard.covers(plan);
                 self.runs.push_on(may_begin, &mut self.outbox);
             }
             return;
@@ -483,7 +474,10 @@ impl Machine {
                 && matches!(plan.readiness, Readiness::Ready)
                 && plan.parts.iter().all(is_copied)
         };
-        taking.plans = self.plans.numbers(is_covered).collect();
+        taking.covers.plans = self.plans.numbers(is_covered).collect();
+        let covered = taking.covers.plans.iter().filter_map(|plan| self.plans.get(*plan));
+        let covered = covered.filter(|plan| plan.is_shared).map(|plan| Arc::clone(&plan.signature));
+        taking.covers.signatures = covered.collect();
         let before = guard.complete.as_ref();
         let asks: Vec<(Peer, ToGuard)> = taking
             .parts
@@ -565,7 +559,7 @@ impl Machine {
         let (unsaved, shared) = (copied.unsaved.clone(), copied.shared.clone());
         taking.parts.iter_mut().filter(|part| part.peer == *worker).for_each(|part| part.copied = copied.clone());
         if is_last && let Phase::Copying { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
-            guard.covered.clone_from(&taking.plans);
+            guard.covered.clone_from(&taking.covers.plans);
             guard.is_exposed = false;
             let is_awaited = |part: &&Part| part.copied.resources > 0 && !taking.kept.contains(&part.peer);
             let waits: BTreeSet<Peer> = taking.parts.iter().filter(is_awaited).map(|part| part.peer.clone()).collect();

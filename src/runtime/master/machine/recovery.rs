@@ -124,10 +124,15 @@ impl Machine {
         {
             return false;
         }
+        if self.has_run_beyond() {
+            return false;
+        }
+        let Some(guard) = &mut self.guard else { return false };
         // A cut under way does not come to be; its journal was not cut short.
         if let Phase::Serving { waits, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
             waits.iter().for_each(|peer| guard.forget(peer));
         }
+        guard.uncover();
         guard.attempts += 1;
         guard.is_replaying = false;
         let mut ended = Vec::new();
@@ -259,7 +264,6 @@ impl Machine {
         };
         let is_ready = self.plans.is_ready(number);
         let guard = self.guard.as_mut()?;
-        guard.cover(number);
         if let Phase::Lost(Recovery { stage: Stage::Planning { waits, .. }, .. }) = &mut guard.phase
             && !is_ready
         {
@@ -452,7 +456,10 @@ impl Machine {
             if let Some(plan) = self.runs.plan_of(request) {
                 // It was asked for while a task was lost, or the others were computed again. The plan may have lost a task since.
                 if self.plans.ready(&logged.signature) == Some(plan) || logged.signature.mode.is_partial() {
-                    self.runs.let_go(request);
+                    // One that waits for a cut gets it afterwards.
+                    if guard.covers(plan) {
+                        self.runs.let_go(request);
+                    }
                     continue;
                 }
                 self.runs.take(request);
@@ -516,8 +523,13 @@ impl Machine {
         if self.runs.is_new(request, reached) {
             return false;
         }
-        guard.journal.cut_short(request, !guard.is_lost() && !guard.is_replaying);
+        let is_alone = !guard.is_lost() && !guard.is_replaying;
+        guard.journal.cut_short(request, is_alone);
         guard.is_replaying |= !guard.is_lost();
+        if is_alone {
+            // It may wait for those beside it, as they for it: only runs that are asked for later wait until it is done.
+            self.runs.let_all_go(|plan| guard.covers(plan));
+        }
         // The journal is to have its steps at the next cut.
         let is_taken = matches!(guard.phase, Phase::Serving { .. } | Phase::Draining { .. });
         if self.runs.silence(request, reached, (self.id, failure), &mut self.outbox) {

@@ -1,9 +1,10 @@
 //! The chunks of copies on their way to other tasks: few at a time, since the values of steps go over the same links.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
 
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::Failure;
+use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
@@ -12,17 +13,22 @@ use super::Guarded;
 use crate::protocol::guard::{Cut, GuardReport, Parcel, SentResource, ToGuard};
 use crate::protocol::{Envelope, Peer, ToWorker};
 
-/// Most bytes of chunks that a peer has not taken yet. A larger chunk goes alone.
+/// Most bytes of the chunks of one copy that its peer has not taken yet. A chunk of one larger resource goes alone.
 const WINDOW: usize = 64 << 20;
 
 /// The resources of a chunk, and their tensors.
 pub(super) type Body = (Vec<SentResource>, Vec<Tensor>);
 
-/// Copies on their way to peers.
-pub(super) type AllOutgoing = BTreeMap<(Peer, Parcel), Outgoing>;
+/// The session of a copy on its way, the peer to which it goes, and its purpose.
+type Key = (SessionId, Peer, Parcel);
+
+/// Copies on their way to peers. Their lock is never held for long, as that of [`Guards`](super::Guards) is while the state of a
+/// resource is put back: threads that deliver messages need it. Whoever needs both takes that one first.
+#[derive(Default)]
+pub(in super::super) struct Parcels(Mutex<BTreeMap<Key, Outgoing>>);
 
 /// A copy on its way to a peer.
-pub(super) struct Outgoing {
+struct Outgoing {
     /// Its cut, and that without which it is not whole.
     cut: Cut,
     base: Option<Cut>,
@@ -56,20 +62,31 @@ impl Outgoing {
     }
 }
 
-impl Guarded {
-    /// The copies for cuts up to this one need not be sent.
-    pub(super) fn drop_cuts(&mut self, until: Cut) {
-        self.outgoing.retain(|(_, parcel), _| !matches!(parcel, Parcel::Cut(cut) if *cut <= until));
+impl Parcels {
+    /// Takes those for which the condition holds. They may be large: they are to be dropped without a lock.
+    fn take(&self, holds: impl Fn(&Key) -> bool) -> BTreeMap<Key, Outgoing> {
+        lock(&self.0).extract_if(.., |key, _| holds(key)).collect()
     }
 
-    /// Nor those for what the master asked for before this.
-    pub(super) fn drop_asks(&mut self, before: u64) {
-        self.outgoing.retain(|(_, parcel), _| !matches!(parcel, Parcel::Ask(ask) if *ask < before));
+    /// The copies of a session for cuts up to this one need not be sent.
+    pub(super) fn drop_cuts(&self, session: SessionId, until: Cut) {
+        drop(self.take(|(of, _, parcel)| *of == session && matches!(parcel, Parcel::Cut(cut) if *cut <= until)));
+    }
+
+    /// Nor those for what its master asked for before this.
+    pub(super) fn drop_asks(&self, session: SessionId, before: u64) {
+        drop(self.take(|(of, _, parcel)| *of == session && matches!(parcel, Parcel::Ask(ask) if *ask < before)));
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
     }
 }
 
 impl State {
-    /// Sends the chunks of a copy to a peer: the first ones now, others as soon as it has taken those.
+    /// Sends the chunks of a copy to a peer, if that is still wanted: the first ones now, others as soon as it has taken those.
     pub(super) fn send_chunks(
         &self,
         session: SessionId,
@@ -77,65 +94,90 @@ impl State {
         (cut, base): (Cut, Option<Cut>),
         chunks: Vec<Body>,
     ) {
-        if let Some(guarded) = lock(&self.guards).0.get_mut(&session) {
-            guarded.outgoing.insert((to.clone(), parcel), Outgoing::new(cut, base, chunks));
-        }
-        self.send_next(session, to, parcel);
+        let key = (session, to.clone(), parcel);
+        let is_wanted = |guarded: &Guarded| !matches!(parcel, Parcel::Ask(ask) if ask < guarded.asked);
+        let outgoing = Outgoing::new(cut, base, chunks);
+        let _replaced = {
+            // Under both locks, so that the end of the session does not come in between.
+            let guards = lock(&self.guards);
+            if !guards.0.get(&session).is_some_and(is_wanted) {
+                return;
+            }
+            lock(&self.parcels.0).insert(key.clone(), outgoing)
+        };
+        self.send_next(&key);
     }
 
     /// A peer has taken a chunk.
     pub(super) fn taken(&self, from: &Peer, session: SessionId, parcel: Parcel, chunk: u32) {
+        let key = (session, from.clone(), parcel);
         {
-            let mut guards = lock(&self.guards);
-            let Some(guarded) = guards.0.get_mut(&session) else { return };
-            let key = (from.clone(), parcel);
-            let Some(outgoing) = guarded.outgoing.get_mut(&key) else { return };
+            let mut all = lock(&self.parcels.0);
+            let Some(outgoing) = all.get_mut(&key) else { return };
             outgoing.under_way.remove(&chunk);
             if outgoing.is_over() {
-                guarded.outgoing.remove(&key);
+                all.remove(&key);
                 return;
             }
         }
-        self.send_next(session, from, parcel);
+        self.send_next(&key);
     }
 
     /// Sends the chunks that may be sent now.
-    fn send_next(&self, session: SessionId, to: &Peer, parcel: Parcel) {
-        let key = (to.clone(), parcel);
+    fn send_next(&self, key: &Key) {
+        let (session, to, parcel) = key;
+        let session = *session;
         loop {
             let (message, tensors) = {
-                let mut guards = lock(&self.guards);
-                let outgoing = guards.0.get_mut(&session).and_then(|guarded| guarded.outgoing.get_mut(&key));
-                let Some(outgoing) = outgoing else { return };
+                let mut all = lock(&self.parcels.0);
+                let Some(outgoing) = all.get_mut(key) else { return };
                 let Some((chunk, (resources, tensors))) = outgoing.next() else { return };
                 let (cut, base, chunks) = (outgoing.cut, outgoing.base, outgoing.count);
-                let message = match parcel {
+                let message = match *parcel {
                     Parcel::Cut(cut) => ToGuard::Keep { session, cut, base, chunk, chunks, resources },
                     Parcel::Ask(ask) => ToGuard::Load { session, ask, cut, chunk, chunks, resources },
                 };
                 (message, tensors)
             };
             if let Err(failure) = self.router.send(to, Envelope::new(ToWorker::from(message), tensors)) {
-                return self.unsent(session, &key, failure);
+                // Neither are the others sent.
+                let unsent = lock(&self.parcels.0).remove(key);
+                if unsent.is_some() {
+                    self.unsent(key, failure);
+                }
+                return;
             }
         }
     }
 
-    /// A chunk could not be sent: neither are the others.
-    fn unsent(&self, session: SessionId, key: &(Peer, Parcel), failure: Failure) {
-        let master = {
-            let mut guards = lock(&self.guards);
-            let Some(guarded) = guards.0.get_mut(&session) else { return };
-            guarded.outgoing.remove(key);
-            guarded.master.clone()
+    /// The peer to which copies were on their way is gone: their masters learn of it, and may ask anew.
+    pub(in super::super) fn none_goes_to(&self, peer: &Peer) {
+        let unsent = self.parcels.take(|(_, to, _)| to == peer);
+        for key in unsent.keys() {
+            let why = format!("the link with {peer} ended, to which a copy of the state was on its way");
+            self.unsent(key, Failure::new(Code::Unavailable, why));
+        }
+    }
+
+    /// The copies of sessions that are not guarded here any more need not be sent.
+    pub(in super::super) fn drop_unguarded(&self) {
+        let _unguarded = {
+            let guards = lock(&self.guards);
+            self.parcels.take(|(session, ..)| !guards.0.contains_key(session))
         };
-        match key.1 {
-            Parcel::Ask(ask) => self.restored(&master, session, ask, Err(failure)),
+    }
+
+    /// The master of a session learns that a copy did not reach its peer.
+    fn unsent(&self, (session, _, parcel): &Key, failure: Failure) {
+        let master = lock(&self.guards).0.get(session).map(|guarded| guarded.master.clone());
+        let Some(master) = master else { return };
+        match *parcel {
+            Parcel::Ask(ask) => self.restored(&master, *session, ask, Err(failure)),
             Parcel::Cut(cut) => {
                 let own = self.router.cluster().member(&self.task).map(|member| member.peer.clone());
                 let Some(of) = own else { return };
                 let result = Err(self.here(failure));
-                self.guard_says(&master, session, GuardReport::Kept { cut, of, result });
+                self.guard_says(&master, *session, GuardReport::Kept { cut, of, result });
             }
         }
     }

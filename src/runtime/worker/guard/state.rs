@@ -26,9 +26,11 @@ impl State {
             // Those of cuts that were given up.
             let complete = guarded.complete;
             guarded.own.retain(|known, _| Some(*known) == complete || Some(*known) == base);
-            guarded.drop_cuts(cut);
             base.and_then(|base| guarded.own.get(&base).map(|own| (base, Arc::clone(own))))
         });
+        if known.is_ok() {
+            self.parcels.drop_cuts(session, cut);
+        }
         let taken = known.and_then(|known| {
             let own = self.copy(session, known.as_ref().map(|(_, own)| &**own))?;
             lock(&self.guards).of_master(session, master)?.own.insert(cut, Arc::clone(&own.0));

@@ -222,7 +222,12 @@ fn a_copy_leaves_room_on_its_link() {
     assert_eq!(taken("buddy", 2, 0), ["buddy: 1 of 3 of cut 2"]);
     assert_eq!(taken("buddy", 2, 1), ["buddy: 2 of 3 of cut 2"]);
     assert_eq!(taken("buddy", 2, 2), [""; 0]);
-    assert_eq!(lock(&bench.worker.state.guards).outgoing(), 0);
+    assert_eq!(bench.worker.state.parcels.len(), 0);
+    // A loss ends the way of a cut.
+    assert_eq!(copy(3), ["master: copied 3", "buddy: 0 of 3 of cut 3"]);
+    let back = ToGuard::Restore { session: GUARDED, ask: 2, cut: 2, from: Origin::Here };
+    bench.tell(MASTER, back.into());
+    assert_eq!(bench.worker.state.parcels.len(), 0);
 }
 
 #[test]
@@ -268,7 +273,7 @@ fn a_state_that_is_given_back_comes_in_chunks_too() {
     }
     let (to, message) = bench.next();
     assert!(to == MASTER && format!("{message:?}").contains("Kept"), "{message:?}");
-    let give = ToGuard::GiveBack { session: GUARDED, ask: 3, cut: 1, of: ward, to: back };
+    let give = || ToGuard::GiveBack { session: GUARDED, ask: 3, cut: 1, of: ward.clone(), to: back.clone() };
     let loads = || -> Vec<u32> {
         let chunk = |(to, message): (Peer, Message)| match message {
             Message::ToWorker(ToWorker::Guard(ToGuard::Load { ask: 3, cut: 1, chunk, chunks: 2, .. })) => chunk,
@@ -276,13 +281,41 @@ fn a_state_that_is_given_back_comes_in_chunks_too() {
         };
         bench.sent.try_iter().map(chunk).collect()
     };
-    bench.tell(MASTER, give.into());
+    bench.tell(MASTER, give().into());
     bench.worker.guard_next(&queued);
     assert_eq!(loads(), [0]);
     let parcel = crate::protocol::guard::Parcel::Ask(3);
     bench.tell("back", ToGuard::Taken { session: GUARDED, parcel, chunk: 0 }.into());
     assert_eq!(loads(), [1]);
-    // Whoever is gone takes nothing.
+    // Whoever is gone takes nothing, of which the master learns.
     bench.worker.down(&Peer::new("back"), None);
-    assert_eq!(lock(&bench.worker.state.guards).outgoing(), 0);
+    assert_eq!(bench.worker.state.parcels.len(), 0);
+    let restored = || {
+        let (to, message) = bench.next();
+        let Message::ToMaster(ToMaster::Guard { report: GuardReport::Restored { ask, result }, .. }) = message else {
+            panic!("{to}: {message:?}")
+        };
+        (to, ask, result.unwrap_err().code)
+    };
+    assert_eq!(restored(), (MASTER.to_owned(), 3, Code::Unavailable));
+    // A state that the master asked for before is not given back any more.
+    bench.tell(MASTER, ToGuard::Serve { session: GUARDED, ask: 4, of: vec![Peer::new("ward")] }.into());
+    bench.next();
+    bench.tell(MASTER, give().into());
+    bench.worker.guard_next(&queued);
+    assert_eq!(restored(), (MASTER.to_owned(), 3, Code::Cancelled));
+}
+
+#[test]
+fn a_chunk_is_taken_while_a_state_is_put_back() {
+    let (bench, queued) = of_large_variables();
+    bench.tell(MASTER, ToGuard::Copy { session: GUARDED, cut: 1, base: None, buddy: Peer::new("buddy") }.into());
+    bench.worker.guard_next(&queued);
+    assert_eq!(sent(&bench), ["master: copied 1", "buddy: 0 of 3 of cut 1"]);
+    // The lock under which a state is put back.
+    let guards = lock(&bench.worker.state.guards);
+    let parcel = crate::protocol::guard::Parcel::Cut(1);
+    bench.tell("buddy", ToGuard::Taken { session: GUARDED, parcel, chunk: 0 }.into());
+    drop(guards);
+    assert_eq!(sent(&bench), ["buddy: 1 of 3 of cut 1"]);
 }

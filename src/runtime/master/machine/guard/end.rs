@@ -52,19 +52,25 @@ impl Machine {
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;
         guard.has_superseded = false;
-        guard.complete = Some(Complete { cut, parts: taking.parts, plans: taking.plans });
+        guard.complete = Some(Complete { cut, parts: taking.parts, covers: taking.covers });
         let next = guard.next.take();
         peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
         let waits =
             self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
+        let Some(guard) = &mut self.guard else { return };
         if let Some(cluster) = next.filter(|_| waits) {
-            self.take_cut(&cluster);
+            match guard.is_replaying {
+                // The state is not that of the journal until all is computed again: the cut follows then.
+                true => guard.due = now,
+                false => self.take_cut(&cluster),
+            }
         }
     }
 
-    /// The cut that is being taken does not come to be: the one before counts. Runs do not wait for one any more.
+    /// The cut that is being taken does not come to be: the one before counts. If a run waits for it, or has changed a state
+    /// that the cut before does not have, the session is not guarded until the next cut, and no run waits.
     pub(in super::super) fn abandon(&mut self, why: &str) {
-        let now = self.now;
+        let (now, has_run_beyond) = (self.now, self.has_run_beyond());
         let Some(guard) = &mut self.guard else { return };
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
             lost @ Phase::Lost(_) => return guard.phase = lost,
@@ -74,6 +80,10 @@ impl Machine {
             Phase::Draining { .. } => {}
             Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
                 guard.broken = guard.broken.take().or(taking.broken);
+                guard.uncover();
+                if has_run_beyond {
+                    guard.broken.get_or_insert_with(|| why.to_owned());
+                }
             }
         }
         let waiting = self.runs.plans().find(|plan| !guard.covered.contains(plan));
@@ -92,21 +102,20 @@ impl Machine {
 
     /// A run waits for a cut that covers its plan, while the copies of one that does not are on their way: they make room for
     /// others, which are taken now, once before a cut is complete. They do not if the state has changes by a plan that they
-    /// alone cover: the cut before does not do in their place. Returns whether they do.
+    /// alone cover, for which the cut before does not do in their place; nor while steps are computed again, since the state
+    /// is not that of the journal. Returns whether they do.
     pub(super) fn supersede(&mut self, cluster: &Cluster) -> bool {
-        let Some(guard) = self.guard.as_mut().filter(|guard| !guard.has_superseded) else { return false };
-        let Phase::Sending { taking, .. } = &guard.phase else { return false };
-        let before = guard.complete.as_ref();
-        let is_covered = |plan: &u32| before.is_none_or(|complete| complete.plans.contains(plan));
-        let has_run = |plan: &u32| {
-            self.plans.get(*plan).is_none_or(|plan| plan.steps > 0) || self.runs.plans().any(|one| one == *plan)
-        };
-        if taking.plans.iter().any(|plan| !is_covered(plan) && has_run(plan)) {
+        if self.has_run_beyond() {
             return false;
         }
+        let may = |guard: &&mut Guard| {
+            !guard.has_superseded && !guard.is_replaying && matches!(guard.phase, Phase::Sending { .. })
+        };
+        let Some(guard) = self.guard.as_mut().filter(may) else { return false };
         if let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
             guard.broken = guard.broken.take().or(taking.broken);
         }
+        guard.uncover();
         guard.has_superseded = true;
         self.take_cut(cluster);
         true

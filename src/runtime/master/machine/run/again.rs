@@ -100,6 +100,18 @@ impl Runs {
         }
     }
 
+    /// Whether a step of a run of this plan has begun.
+    pub fn has_begun(&self, plan: u32) -> bool {
+        self.runs.values().any(|run| run.plan == plan && run.next > run.first)
+    }
+
+    /// The runs that have begun may continue while others are computed again, and those of these plans may begin.
+    pub fn let_all_go(&mut self, may_begin: impl Fn(u32) -> bool) {
+        for run in self.runs.values_mut().filter(|run| run.next > run.first || may_begin(run.plan)) {
+            run.again.get_or_insert(u64::MAX);
+        }
+    }
+
     /// The run of a request may begin while others are computed again.
     pub fn let_go(&mut self, request: RequestId) {
         let run = self.by_request.get(&request).and_then(|first| self.runs.get_mut(first));
@@ -160,7 +172,8 @@ impl Machine {
         let plan = self.plans.get_mut(number).ok_or_else(gone)?;
         let first = self.runs.steps + 1;
         let end = first.checked_add(logged.total - logged.from).ok_or_else(gone)?;
-        let run = ClientRun {
+        let has_begun = logged.is_over || logged.reached() > 0;
+        let mut run = ClientRun {
             request: logged.request,
             plan: number,
             signature: Arc::clone(&plan.signature),
@@ -176,13 +189,14 @@ impl Machine {
             before: logged.from,
             delivered: logged.delivered,
             is_silent: logged.is_over,
-            again: Some(entry),
+            again: None,
             first,
             next: first,
             end,
             open: VecDeque::new(),
         };
-        guard.cover(number);
+        // One that waited for a cut does not begin before it is taken, once the others are computed again.
+        run.again = guard.cover(number, &plan.signature, has_begun).then_some(entry);
         plan.runs += 1;
         self.runs.steps = end - 1;
         if !run.is_silent {

@@ -20,6 +20,12 @@ impl Script {
         self.on(SessionEvent::Done { piece, step, tensors: vec![] }, now)
     }
 
+    /// The steps under way end, of the only run that has any, each with its pieces. Returns the messages that follow.
+    fn end_begun(&mut self, pieces: &[PieceId], now: Nanos) -> Vec<(Peer, Message)> {
+        let [(first, next)] = self.machine.runs.begun()[..] else { panic!("one run") };
+        (first..next).flat_map(|step| self.done(pieces, step, now)).collect()
+    }
+
     fn cancel(&mut self, request: u64) -> Vec<(Peer, Message)> {
         self.on(SessionEvent::Cancel { run: RequestId(request) }, 3 * SECOND)
     }
@@ -38,6 +44,11 @@ impl Script {
         script.cluster = Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9)]);
         (script, other)
     }
+}
+
+/// The tasks of [`of_three`], of which another process has the second.
+fn three_with_another() -> Cluster {
+    Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9), member(2, worker(2), 2)])
 }
 
 /// The steps that workers are asked to start, in the order of their names.
@@ -168,7 +179,8 @@ fn a_run_does_not_wait_for_copies_on_their_way() {
     assert_eq!(complete, 3, "{sent:?}");
 }
 
-/// The cut before does not do in the place of copies that alone cover a plan that has run: a loss is taken back all the same.
+/// The cut before does not do in the place of copies that alone cover a plan that has run, neither for a run that waits nor after
+/// a loss.
 #[test]
 fn copies_that_are_needed_make_no_room() {
     let mut script = of_three();
@@ -186,7 +198,101 @@ fn copies_that_are_needed_make_no_room() {
     assert_eq!((asked(&sent), started(&sent)), (vec![], vec![]));
     let failure = Failure::new(Code::Unavailable, "it is gone");
     let sent = script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, 3 * SECOND);
+    assert!(matches!(answers(&sent)[..], [Err(_)]), "it does not go back: {sent:?}");
+    assert!(script.machine.guard.as_ref().unwrap().broken.is_some(), "nor later: {sent:?}");
+}
+
+/// A plan that has not run does not keep a session from going back to the cut before, which does not cover it. Its run waits for
+/// a cut then.
+#[test]
+fn a_plan_that_only_copies_on_their_way_cover_waits_for_others_after_a_loss() {
+    let mut script = of_three();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let sent = script.asks(2, plan, 100, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let (late, _) = script.planned("z", false, SECOND);
+    script.done(&pieces, 1, SECOND);
+    script.machine.guard.as_mut().unwrap().due = 0;
+    let sent = script.tick(2 * SECOND);
+    script.answer_guard(sent, Until::Sending, 2 * SECOND);
+    let sent = script.end_begun(&pieces, 2 * SECOND);
+    let sent = script.answer_guard(sent, Until::Sending, 2 * SECOND);
+    assert_eq!(copies(&sent).len(), 3, "{sent:?}");
+    let failure = Failure::new(Code::Unavailable, "it is gone");
+    let sent = script.on(SessionEvent::Down { peer: &worker(1), failure: &failure }, 3 * SECOND);
     assert_eq!(answers(&sent).len(), 0, "it goes back: {sent:?}");
+    script.cluster = three_with_another();
+    let mut sent = script.back(4 * SECOND);
+    let pieces = registered(&sent);
+    sent.extend(script.asks(3, late, 1, 4 * SECOND));
+    let of_late = |sent: &[(Peer, Message)]| started(sent).iter().any(|(peer, ..)| *peer == "worker 2");
+    assert!(!of_late(&sent), "{sent:?}");
+    let sent = script.end_begun(&pieces, 5 * SECOND);
+    let sent = script.answer_guard(sent, Until::Sending, 5 * SECOND);
+    assert!(of_late(&sent), "{sent:?}");
+}
+
+#[test]
+fn no_cut_is_taken_while_a_run_that_was_given_up_is_computed_again() {
+    let mut script = of_three();
+    let (plan, pieces) = script.planned("y", false, 0);
+    let sent = script.asks(2, plan, 100, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    (1..=90).for_each(|step| drop(script.done(&pieces, step, SECOND)));
+    let failure = Failure::new(Code::Unavailable, "it is gone");
+    script.on(SessionEvent::Down { peer: &worker(1), failure: &failure }, SECOND);
+    script.cluster = three_with_another();
+    let sent = script.back(2 * SECOND);
+    let pieces = registered(&sent);
+    let (_, first, _) = started(&sent)[0];
+    // A cut is on its way when the client gives the run up, of which steps are computed again.
+    let sent = script.end_begun(&pieces, 2 * SECOND);
+    let sent = script.answer_guard(sent, Until::Sending, 2 * SECOND);
+    let second = copies(&sent);
+    assert!(!second.is_empty(), "{sent:?}");
+    let (_, next, _) = started(&sent)[0];
+    assert!(next < first + 90, "{sent:?}");
+    script.cancel(2);
+    assert!(script.machine.guard.as_ref().unwrap().is_replaying);
+    // Neither a run that waits for a cut has one taken, nor the end of the copies.
+    let (late, _) = script.planned("z", false, 3 * SECOND);
+    let mut sent = script.asks(3, late, 1, 3 * SECOND);
+    for (cut, buddy, of) in second {
+        sent.extend(script.report(&buddy, GuardReport::Kept { cut, of, result: Ok(()) }, 3 * SECOND));
+    }
+    for message in asked(&sent) {
+        assert!(matches!(message.1, ToGuard::Complete { .. }), "{message:?}");
+    }
+    assert_eq!(started(&sent), []);
+    (next..first + 90).for_each(|step| drop(script.done(&pieces, step, 3 * SECOND)));
+    assert!(!script.machine.guard.as_ref().unwrap().is_replaying);
+    let sent = script.tick(3 * SECOND);
+    let sent = script.answer_guard(sent, Until::Sending, 3 * SECOND);
+    assert!(!copies(&sent).is_empty(), "{sent:?}");
+    assert!(started(&sent).iter().any(|(peer, ..)| *peer == "worker 2"), "{sent:?}");
+}
+
+#[test]
+fn runs_beside_one_that_is_given_up_go_on() {
+    let (mut script, other) = Script::of_ten_steps();
+    let sent = script.back(2 * SECOND);
+    let pieces = registered(&sent);
+    // Another run begins, of more steps than are under way at once, while no cut is taken.
+    script.machine.abandon("a task does not answer");
+    let sent = script.asks(3, other, 100, 2 * SECOND);
+    let (_, first, begun) = started(&sent)[0];
+    script.cancel(2);
+    assert!(begun < 100 && script.machine.guard.as_ref().unwrap().is_replaying);
+    let alone = PieceId { session: SessionId(7), number: 0 };
+    let mut sent = Vec::new();
+    (first..first + begun).for_each(|step| sent.extend(script.done_alone(alone, step, 3 * SECOND)));
+    assert!(!started(&sent).is_empty(), "it goes on");
+    // One that is asked for now waits.
+    assert_eq!(started(&script.asks(4, other, 1, 3 * SECOND)), []);
+    let mut sent = Vec::new();
+    (11..=14).for_each(|step| sent.extend(script.done(&pieces, step, 3 * SECOND)));
+    assert!(!script.machine.guard.as_ref().unwrap().is_replaying);
+    assert!(started(&sent).iter().any(|(.., count)| *count == 1), "{sent:?}");
 }
 
 #[test]
