@@ -6,6 +6,7 @@ pub mod burn;
 mod listener;
 pub mod serving;
 pub mod tensorflow;
+mod token;
 pub mod web;
 
 use std::net::{IpAddr, SocketAddr};

@@ -39,6 +39,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 use tokio::sync::mpsc;
 
+use super::token::Token;
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
 use crate::unauthenticated::UnauthenticatedPeers;
@@ -85,8 +86,7 @@ struct Serving {
     node: Arc<Node>,
     /// The memory budget for messages: the node's.
     budget: Arc<Budget>,
-    /// The hash of the token.
-    token: Option<blake3::Hash>,
+    token: Token,
     unauthenticated_peers: Arc<UnauthenticatedPeers>,
     programs: Mutex<Programs>,
 }
@@ -118,7 +118,7 @@ struct Client {
 
 impl Serving {
     fn new(node: Arc<Node>, token: Option<&str>) -> Serving {
-        let token = token.map(|token| blake3::hash(token.as_bytes()));
+        let token = Token::new(token);
         let unauthenticated_peers = UnauthenticatedPeers::new();
         node.mesh().ports().add("unauthenticated peers at burn's door", &unauthenticated_peers);
         let budget = Arc::clone(node.budget());
@@ -129,8 +129,7 @@ impl Serving {
     /// distinguishes its sessions from those of other programs.
     fn knows(&self, credential: &[u8]) -> bool {
         let token = credential.split(|byte| *byte == b'#').next().unwrap_or_default();
-        // The comparison of hashes takes the same time wherever they differ.
-        self.token.is_none_or(|own| blake3::hash(token) == own)
+        self.token.accepts(token)
     }
 
     /// The devices of the mesh by their index at this door.

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use self::batch::Batches;
 use self::opened::Opened;
+use super::token::Token;
 use super::web::{Process, StepTimes, Text, one};
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::session::Session;
@@ -110,8 +111,7 @@ type Held = Option<OwnedSemaphorePermit>;
 struct Serving {
     opened: Opened,
     model: Arc<ServedModel>,
-    /// The hash of the token.
-    token: Option<blake3::Hash>,
+    token: Token,
     unauthenticated_peers: Arc<UnauthenticatedPeers>,
     connections: Arc<Semaphore>,
     /// KiB of bodies.
@@ -127,7 +127,7 @@ struct Counts {
     times: StepTimes,
     failed: u64,
     refused: u64,
-    /// Steps, and the examples of those that were computed together.
+    /// Steps, and the requests that shared one.
     steps: u64,
     together: u64,
 }
@@ -186,7 +186,7 @@ pub async fn open<F: Future<Output = Result<Session>> + Send + 'static>(
     let serving = Arc::new(Serving {
         opened: Opened::new(sessions().await.map_err(DoorError::Session)?),
         model: Arc::new(model),
-        token: config.token.map(|token| blake3::hash(token.as_bytes())),
+        token: Token::new(config.token.as_deref()),
         unauthenticated_peers: UnauthenticatedPeers::new(),
         connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
         bodies: Arc::new(Semaphore::new(MAX_BODIES >> 10)),
@@ -203,12 +203,6 @@ pub async fn open<F: Future<Output = Result<Session>> + Send + 'static>(
 }
 
 impl Serving {
-    /// Whether the server accepts this token.
-    fn knows(&self, token: &[u8]) -> bool {
-        // The comparison of hashes takes the same time wherever they differ.
-        self.token.is_none_or(|own| blake3::hash(token) == own)
-    }
-
     /// The values of the outputs that a request asks for.
     async fn answer(&self, asked: Asked, held: Held) -> Result<Vec<Tensor>> {
         self.check(&asked)?;

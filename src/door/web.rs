@@ -25,6 +25,7 @@ use meshtf_tensor::failure;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::token::Token;
 use super::{Door, DoorConfig, DoorError, listen};
 use crate::node::Node;
 pub(super) use crate::protocol::runs::StepTimes;
@@ -41,8 +42,7 @@ const MAX_FOLLOWERS: usize = 32;
 /// The state that the connections share.
 struct Serving {
     node: Arc<Node>,
-    /// The hash of the token.
-    token: Option<blake3::Hash>,
+    token: Token,
     unauthenticated_peers: Arc<UnauthenticatedPeers>,
     /// The last picture for the pages that follow, as JSON; made while there are any.
     pictures: watch::Sender<Arc<str>>,
@@ -80,7 +80,7 @@ struct Serving {
 /// Nothing stays open if the future is dropped.
 pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
     let (listener, address) = listen(FLAG, "see the state of the mesh", &config).await?;
-    let token = config.token.map(|token| blake3::hash(token.as_bytes()));
+    let token = Token::new(config.token.as_deref());
     let unauthenticated_peers = UnauthenticatedPeers::new();
     node.mesh().ports().add("unauthenticated peers at the web's door", &unauthenticated_peers);
     let pictures = watch::Sender::new(Arc::from(""));
@@ -103,12 +103,6 @@ pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError
 }
 
 impl Serving {
-    /// Whether the server accepts this token.
-    fn knows(&self, token: &[u8]) -> bool {
-        // The comparison of hashes takes the same time wherever they differ.
-        self.token.is_none_or(|own| blake3::hash(token) == own)
-    }
-
     /// The mesh as JSON, less than `age` ago.
     async fn picture(&self, age: Duration) -> failure::Result<Arc<str>> {
         self.picture.get(age, async |_| Ok(picture::of(&self.node, &self.log).await.to_string().into())).await

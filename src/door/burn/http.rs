@@ -8,9 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
-};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -22,6 +20,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::super::accept;
 use super::super::browser::check_origin;
 use super::super::listener::Listener;
+use super::super::token::bearer;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
@@ -95,7 +94,7 @@ fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Byt
         return text(StatusCode::FORBIDDEN, "this port serves burn programs, not web pages".to_owned());
     }
     // It does not name the page if that is of the same origin: of a host name that resolves to this machine.
-    if let Err(why) = check_origin(request.headers(), false, door.token.is_some()) {
+    if let Err(why) = check_origin(request.headers(), false, door.token.is_set()) {
         return text(StatusCode::FORBIDDEN, why);
     }
     match (request.method(), request.uri().path()) {
@@ -119,8 +118,7 @@ fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Byt
             ),
         },
         (&Method::GET, "/devices") => {
-            let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let token = shown.and_then(|shown| shown.strip_prefix("Bearer ")).unwrap_or_default();
+            let token = bearer(request.headers()).unwrap_or_default();
             if !door.knows(token.as_bytes()) {
                 let why = "this door requires a token: the header `authorization: Bearer TOKEN`".to_owned();
                 return text(StatusCode::UNAUTHORIZED, why);

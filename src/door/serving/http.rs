@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -23,6 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::super::accept;
 use super::super::browser::check_origin;
 use super::super::listener::Listener;
+use super::super::token::bearer;
 use super::{Held, MAX_BODY, MAX_CONNECTIONS, Serving, VERSION, infer, rest, value};
 use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
@@ -90,10 +91,10 @@ async fn answer(serving: &Serving, request: Request<Incoming>, place: &Mutex<Pla
     if let Place::Unauthenticated(unauthenticated) = &*lock(place) {
         unauthenticated.is_at(Progress::Spoke);
     }
-    if let Err(why) = check_origin(request.headers(), false, serving.token.is_some()) {
+    if let Err(why) = check_origin(request.headers(), false, serving.token.is_set()) {
         return Answer::error(StatusCode::FORBIDDEN, why.trim_end());
     }
-    if !serving.knows(shown_token(request.headers()).as_bytes()) {
+    if !serving.token.accepts(bearer(request.headers()).unwrap_or_default().as_bytes()) {
         let why = "this port requires a token: the header `authorization: Bearer TOKEN`";
         return Answer::error(StatusCode::UNAUTHORIZED, why);
     }
@@ -361,12 +362,6 @@ fn status_of(code: Code) -> StatusCode {
         Code::Unavailable | Code::Aborted | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
-}
-
-/// The token that a request shows.
-fn shown_token(headers: &HeaderMap) -> &str {
-    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    header.and_then(|shown| shown.strip_prefix("Bearer ")).unwrap_or_default()
 }
 
 impl Answer {

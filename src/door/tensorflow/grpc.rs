@@ -19,6 +19,7 @@ use meshtf_tensor::lock::lock;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
+use super::super::token::bearer;
 use super::connection::{Call, Caller, Connection};
 use super::message::{Method, described};
 use super::rope::Rope;
@@ -141,10 +142,6 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(count),
         _ => return None,
     })
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 fn respond(result: Result<Outgoing>) -> Response<Answer> {

@@ -13,6 +13,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use prost::Message as _;
 
+use super::super::token::Token;
 use super::budget::MessageBudget;
 use super::connection::Caller;
 use super::feed::Reading;
@@ -49,8 +50,7 @@ const FETCHED: u32 = 1;
 pub(super) struct MasterService {
     node: Arc<Node>,
     budget: MessageBudget,
-    /// The hash of the token.
-    token: Option<blake3::Hash>,
+    token: Token,
     tasks: Tasks,
     sessions: Sessions,
     /// Decode large feeds, graphs, and messages of clients that have not shown the token; independent of each other.
@@ -98,7 +98,7 @@ impl MasterService {
         let readers = |count: usize| Readers::new(count, Arc::clone(&memory));
         MasterService {
             budget: MessageBudget::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE, Arc::clone(&memory)),
-            token: token.map(|token| blake3::hash(token.as_bytes())),
+            token: Token::new(token),
             tasks: Tasks::new(Arc::clone(&node), stated),
             sessions: Sessions::new(),
             feeds: readers(processors.div_ceil(2)),
@@ -115,8 +115,7 @@ impl MasterService {
 
     /// Whether a client that shows this token may pass.
     pub fn knows(&self, token: Option<&str>) -> bool {
-        // Compared by hash, so that the time does not depend on the number of correct characters.
-        self.token.is_none_or(|own| token.is_some_and(|token| blake3::hash(token.as_bytes()) == own))
+        !self.token.is_set() || token.is_some_and(|token| self.token.accepts(token.as_bytes()))
     }
 
     /// Executes a method; `message` is its request. Nothing is decoded until the client is known to be allowed, by its

@@ -12,8 +12,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 use super::super::accept;
 use super::super::browser::check_origin;
 use super::super::listener::Listener;
+use super::super::token::bearer;
 use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
 use crate::unauthenticated::{Progress, UnauthenticatedPeer};
 
@@ -89,11 +90,11 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
     let headers = request.headers();
     let path = request.uri().path();
-    if let Err(why) = check_origin(headers, path == "/", door.token.is_some()) {
+    if let Err(why) = check_origin(headers, path == "/", door.token.is_set()) {
         return whole(StatusCode::FORBIDDEN, TEXT, why);
     }
     let query = request.uri().query().unwrap_or_default();
-    if !door.knows(shown_token(headers, query).as_bytes()) {
+    if !door.token.accepts(shown_token(headers, query).as_bytes()) {
         let why =
             "this port requires a token: the header `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser\n";
         return whole(StatusCode::UNAUTHORIZED, TEXT, why);
@@ -162,9 +163,8 @@ fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
 
 /// The token that a request shows.
 fn shown_token<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
-    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let in_query = || query.split('&').find_map(|pair| pair.strip_prefix("token="));
-    header.and_then(|shown| shown.strip_prefix("Bearer ")).or_else(in_query).unwrap_or_default()
+    bearer(headers).or_else(in_query).unwrap_or_default()
 }
 
 fn told(text: failure::Result<Arc<str>>, kind: &'static str) -> Response<Body> {
@@ -195,7 +195,7 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::HeaderName;
+    use hyper::header::{AUTHORIZATION, HeaderName};
 
     use super::*;
 
