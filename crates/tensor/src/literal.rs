@@ -64,8 +64,8 @@ fn start_of(text: &str) -> String {
     shown
 }
 
-/// The tensor that a JSON value denotes; `wanted` as for [`parse_as`].
-pub fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Result<Tensor, Fault> {
+/// The lengths of nested lists, by the first list at each depth.
+pub fn lengths(value: &Value) -> Vec<usize> {
     let mut dims = Vec::new();
     let mut first = value;
     while let Kind::List(items) = &first.kind {
@@ -75,6 +75,12 @@ pub fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Result<Ten
             None => break,
         }
     }
+    dims
+}
+
+/// The tensor that a JSON value denotes; `wanted` as for [`parse_as`].
+pub fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Result<Tensor, Fault> {
+    let dims = lengths(value);
     let mut leaves = Vec::new();
     collect(value, &dims, path, &mut leaves)?;
     let dtype = match wanted {

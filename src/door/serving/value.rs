@@ -37,15 +37,7 @@ pub fn tensor(value: &Value, dtype: DType, path: Path) -> std::result::Result<Te
         return literal::from_json(value, Some(dtype), path);
     }
     // Bytes have an object of their own in these interfaces.
-    let (mut dims, mut texts) = (Vec::new(), Vec::new());
-    let mut first = value;
-    while let Kind::List(items) = &first.kind {
-        dims.push(items.len());
-        match items.first() {
-            Some(item) => first = item,
-            None => break,
-        }
-    }
+    let (dims, mut texts) = (literal::lengths(value), Vec::new());
     strings(value, &dims, path, &mut texts)?;
     Tensor::new(Shape::from(dims), Data::String(texts)).map_err(|failure| Fault::refused(value, path, failure))
 }
