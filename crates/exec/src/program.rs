@@ -337,6 +337,24 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
     })
 }
 
+/// A piece of some of the nodes of `piece`, rewritten: `place` turns an index there into the one that stands for it.
+fn relinked(piece: &Piece, mut nodes: Vec<PieceNode>, place: impl Fn(&mut u32)) -> Piece {
+    let mut frames = piece.frames.clone();
+    for node in &mut nodes {
+        node.inputs.iter_mut().for_each(|(from, _)| place(from));
+        node.control.iter_mut().for_each(&place);
+    }
+    frames.iter_mut().filter_map(|frame| frame.pred.as_mut()).for_each(place);
+    Piece {
+        device: piece.device.clone(),
+        nodes,
+        frames,
+        feeds: piece.feeds.clone(),
+        fetches: piece.fetches.clone(),
+        mode: piece.mode,
+    }
+}
+
 /// A bit for each of the first inputs of a node: whether it is a constant, maybe through nodes that pass it on.
 fn constants(piece: &Piece, node: &PieceNode) -> u64 {
     let is_constant = |&(from, port): &(u32, u32)| {

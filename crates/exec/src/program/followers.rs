@@ -15,7 +15,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::code::{Act, op_name};
 use super::products::kernel_node;
-use super::{constants, role};
+use super::{constants, relinked, role};
 
 /// Most inputs of a follower: batch normalisation has five.
 const MOST_INPUTS: usize = 5;
@@ -235,21 +235,10 @@ fn without(piece: &Piece, chains: HashMap<u32, Chain>, is_in: &[bool]) -> Follow
             // Nothing takes the others.
             node.outputs.truncate(1);
         }
-        node.inputs.iter_mut().for_each(|(from, _)| place(from));
-        node.control.iter_mut().for_each(place);
         nodes.push(node);
     }
-    let mut frames = piece.frames.clone();
-    frames.iter_mut().filter_map(|frame| frame.pred.as_mut()).for_each(place);
     let chains = chains.into_iter().filter_map(|(last, chain)| Some((places[last as usize]?, chain))).collect();
-    let piece = Piece {
-        device: piece.device.clone(),
-        nodes,
-        frames,
-        feeds: piece.feeds.clone(),
-        fetches: piece.fetches.clone(),
-        mode: piece.mode,
-    };
+    let piece = relinked(piece, nodes, place);
     Followed { piece, chains, places }
 }
 

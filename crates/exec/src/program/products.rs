@@ -19,7 +19,7 @@ use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, Result};
 
 use super::code::{Act, op_name};
-use super::constants;
+use super::{constants, relinked};
 
 /// Most products that are computed at once, and so keep their factors until then.
 const MOST_AT_ONCE: usize = 8;
@@ -163,28 +163,15 @@ fn without(
     let place = |from: &mut u32| *from = places[*stand_ins.get(from).unwrap_or(from) as usize];
     let (mut nodes, mut takers) = (Vec::with_capacity(count as usize), Folded::new());
     for ((old, new), _) in piece.nodes.iter().zip(anew).zip(is_left_out).filter(|(_, is_out)| !**is_out) {
-        let mut node = match new {
+        nodes.push(match new {
             Some((node, terms)) => {
                 takers.insert(nodes.len() as u32, terms);
                 node
             }
             None => old.clone(),
-        };
-        node.inputs.iter_mut().for_each(|(from, _)| place(from));
-        node.control.iter_mut().for_each(place);
-        nodes.push(node);
+        });
     }
-    let mut frames = piece.frames.clone();
-    frames.iter_mut().filter_map(|frame| frame.pred.as_mut()).for_each(place);
-    let piece = Piece {
-        device: piece.device.clone(),
-        nodes,
-        frames,
-        feeds: piece.feeds.clone(),
-        fetches: piece.fetches.clone(),
-        mode: piece.mode,
-    };
-    (piece, takers)
+    (relinked(piece, nodes, place), takers)
 }
 
 /// Compiles a node that computes products of `piece`, which still contains them.
