@@ -142,6 +142,21 @@ mod tests {
     use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
     use crate::{Tuning, read_tuned};
 
+    /// A model of these initializers, whose output is the negative of one.
+    fn model(initializer: Vec<TensorProto>, negated: &str) -> Vec<u8> {
+        let node = vec![NodeProto {
+            op_type: "Neg".to_owned(),
+            input: vec![negated.to_owned()],
+            output: vec!["y".to_owned()],
+            ..NodeProto::default()
+        }];
+        let output = vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }];
+        let graph = GraphProto { initializer, node, output, ..GraphProto::default() };
+        let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
+        ModelProto { ir_version: 8, graph: Some(graph), opset_import: vec![opset], ..ModelProto::default() }
+            .encode_to_vec()
+    }
+
     #[test]
     fn no_two_initializers_are_one_variable() {
         let tensor = |name: &&str| TensorProto {
@@ -152,21 +167,7 @@ mod tests {
             ..TensorProto::default()
         };
         let initializers = ["W", "w", "a:b", "a_b", "w_1", "w/variable"];
-        let graph = GraphProto {
-            initializer: initializers.iter().map(tensor).collect(),
-            node: vec![NodeProto {
-                op_type: "Neg".to_owned(),
-                input: vec!["w".to_owned()],
-                output: vec!["y".to_owned()],
-                ..NodeProto::default()
-            }],
-            output: vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }],
-            ..GraphProto::default()
-        };
-        let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
-        let model =
-            ModelProto { ir_version: 8, graph: Some(graph), opset_import: vec![opset], ..ModelProto::default() };
-        let bytes = model.encode_to_vec();
+        let bytes = model(initializers.iter().map(tensor).collect(), "w");
         let variables = |is_variable: &dyn Fn(&str) -> bool| {
             let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
             let tuning = Tuning { is_variable: Some(is_variable), tensors: &[] };
@@ -209,20 +210,7 @@ mod tests {
             int64_data: vec![1],
             ..TensorProto::default()
         };
-        let graph = GraphProto {
-            initializer: vec![integers],
-            node: vec![NodeProto {
-                op_type: "Neg".to_owned(),
-                input: vec!["n".to_owned()],
-                output: vec!["y".to_owned()],
-                ..NodeProto::default()
-            }],
-            output: vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }],
-            ..GraphProto::default()
-        };
-        let opset = OperatorSetIdProto { domain: String::new(), version: 17 };
-        let model =
-            ModelProto { ir_version: 8, graph: Some(graph), opset_import: vec![opset], ..ModelProto::default() };
+        let bytes = model(vec![integers], "n");
         let asked = std::cell::RefCell::new(Vec::new());
         let is_variable = |name: &str| {
             asked.borrow_mut().push(name.to_owned());
@@ -230,7 +218,7 @@ mod tests {
         };
         let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
         let tuning = Tuning { is_variable: Some(&is_variable), tensors: &[] };
-        let model = read_tuned(&model.encode_to_vec(), &mut none, tuning).unwrap();
+        let model = read_tuned(&bytes, &mut none, tuning).unwrap();
         assert!(model.variables.is_empty());
         assert_eq!(asked.into_inner(), ["n"]);
     }
