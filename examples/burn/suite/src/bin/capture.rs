@@ -76,7 +76,7 @@ fn model<M: Module, const A: usize, const B: usize>(
     let array = path.with_extension("npy");
     let values: Vec<f32> = x.into_data().iter::<f32>().collect();
     std::fs::write(&array, npy(&shape, &values))?;
-    let out = path.with_extension("out");
+    let out = folder.join(format!("{name}.out/"));
     let mut submit = meshtf("submit", &path)?;
     submit.args(["--feed", &format!("{}=@{}", saved.inputs[0], array.display()), "--out"]).arg(&out);
     // A GraphDef does not name its fetches.
