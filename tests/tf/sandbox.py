@@ -8,6 +8,7 @@ which costs milliseconds where a fresh interpreter costs four seconds.
 import contextlib
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -229,13 +230,26 @@ def serve_tensorflow(spec, job, index, says):
 
 
 def free_addresses(jobs):
-    """Addresses for TensorFlow's servers, which must know all of them beforehand."""
+    """Addresses for TensorFlow's servers, which must know all of them beforehand.
+
+    Seconds can pass until a server listens. No port is one of those that the system gives to outgoing connections, of
+    which the programs open many: one of them could have taken it by then.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        first, last = map(int, file.read().split())
+    ports = [*range(10_000, first), *range(last + 1, 65_536)]
+    random.SystemRandom().shuffle(ports)
     tasks = [f"{job}/{index}" for job, count in jobs.items() for index in range(count)]
+    addresses = {}
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in tasks]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return {task: f"127.0.0.1:{one.getsockname()[1]}" for task, one in zip(tasks, sockets)}
+        for task in tasks:
+            one = held.enter_context(socket.socket())
+            while task not in addresses:
+                address = ("127.0.0.1", ports.pop())
+                with contextlib.suppress(OSError):
+                    one.bind(address)
+                    addresses[task] = "%s:%s" % address
+    return addresses
 
 
 if __name__ == "__main__":
