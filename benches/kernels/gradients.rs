@@ -47,7 +47,7 @@ fn plans() {
     m.minimize(&loss, &Training::new(Optimizer::ADAM, 0.01));
     let graph = m.finish().expect("a model");
     let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
-    let options = PlanOptions { default_device: device.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: device.clone(), soft_placement: false, by_cost: None };
     let devices = [DeviceFacts::unknown(device)];
     let of = |fetch: &str, target: Option<&str>| Signature {
         feeds: vec!["x".to_owned()],

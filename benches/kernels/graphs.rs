@@ -98,7 +98,7 @@ impl Stepper {
         let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect();
         let signature =
             Signature { feeds: names(feeds), fetches: names(fetches), targets: names(targets), ..Signature::default() };
-        let options = PlanOptions { default_device: self.name.clone(), soft_placement: false };
+        let options = PlanOptions { default_device: self.name.clone(), soft_placement: false, by_cost: None };
         let plan = plan(graph, &[DeviceFacts::unknown(self.name.clone())], &signature, &options).expect("it plans");
         self.pieces.set(self.pieces.get() + 1);
         let id = PieceId { session: SessionId(1), number: self.pieces.get() };

@@ -163,7 +163,8 @@ mod tests {
         let fetches = vec!["sum_0".to_owned(), "sum_1".to_owned()];
         let signature = Signature { fetches, ..Signature::default() };
         let explained = cluster.explain(&graph, &tasks[0], signature.clone(), SessionOptions::default()).await.unwrap();
-        let options = PlanOptions { default_device: tasks[0].device(DeviceKind::Cpu, 0), soft_placement: false };
+        let options =
+            PlanOptions { default_device: tasks[0].device(DeviceKind::Cpu, 0), soft_placement: false, by_cost: None };
         assert_eq!(explained, plan(&graph, &cluster.cluster().facts(), &signature, &options).unwrap());
         assert_eq!(explained.transfers.len(), 1, "only the large one crosses");
     }

@@ -469,7 +469,7 @@ impl Bench {
             targets: targets.to_vec(),
             ..Signature::default()
         };
-        let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+        let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
         let plan = plan(graph, &[DeviceFacts::unknown(name)], &signature, &options)
             .map_err(|e| Failure::new(e.code(), e.to_string()))?;
         for piece in plan.pieces {

@@ -3,6 +3,7 @@
 //!
 //! Pure and deterministic: the same graph, devices, facts about them and signature give the same plan, byte for byte.
 
+mod by_cost;
 mod error;
 mod frame;
 mod group;
@@ -17,6 +18,7 @@ mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+pub use by_cost::{ByCost, Estimate};
 pub use error::{PlanError, Use};
 use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};
@@ -31,11 +33,11 @@ use crate::{Attrs, Graph, GraphError, Output, OutputType};
 
 /// Plans `signature` of `graph` on `devices`, whose order does not matter. Of two entries of one device the first counts.
 ///
-/// Placement decides by the names of the devices; what else is known of them reaches it, and changes no placement.
+/// Placement decides by the names of the devices, unless the options have it decide by cost where names leave a choice.
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a device,
-/// a placeholder that is needed and not fed, a node that no step can run, malformed loops.
+/// a placeholder that is needed and not fed, a node that no step can run, malformed loops; by cost: a graph that is too large.
 pub fn plan(
     graph: &Graph,
     devices: &[DeviceFacts],
@@ -58,7 +60,7 @@ pub fn plan_body(graph: &Graph, device: &DeviceName, signature: &Signature) -> R
     let mut pruned = prune::prune_body(graph, signature)?;
     simplify::simplify(&mut pruned, signature.mode);
     let loops = frame::Loops::find(&pruned)?;
-    let options = PlanOptions { default_device: device.clone(), soft_placement: true };
+    let options = PlanOptions { default_device: device.clone(), soft_placement: true, by_cost: None };
     let placed = place::place(&pruned, &[DeviceFacts::unknown(device.clone())], &options)?;
     refuse_unfed(&pruned, &placed)?;
     let plan = partition::partition(&pruned, placed, &loops, signature.mode)?;
@@ -81,6 +83,8 @@ pub struct PlanOptions {
     pub default_device: DeviceName,
     /// Run a node on any device of the requested task if that task has no device of the requested kind or number.
     pub soft_placement: bool,
+    /// Place nodes whose requests several devices satisfy by cost, rather than on the first of these devices.
+    pub by_cost: Option<ByCost>,
 }
 
 /// The feeds, fetches and targets of a step. Feeds and fetches are tensors (`name` or `name:port`), targets are nodes.
@@ -167,6 +171,8 @@ pub struct Plan {
     pub feed_types: Vec<DType>,
     /// The dtype of each fetch, in the signature's order.
     pub fetch_types: Vec<DType>,
+    /// The expectation of the placement, if it was made by cost.
+    pub estimate: Option<Estimate>,
 }
 
 /// The placement of a node.
@@ -199,6 +205,8 @@ pub enum Why {
     },
     /// It requested no device: the master's default device.
     Default,
+    /// Its request leaves a choice: the device by which a step is expected to end soonest.
+    Cost,
 }
 
 /// A value that crosses from one piece to another: one per value and consuming device.

@@ -267,7 +267,7 @@ fn peak(graph: &Graph, needed: &HashSet<NodeId>, outputs: &[String]) -> Option<u
     let feeds = fed.map(|(_, node)| node.name.clone()).collect();
     let device = Task::new("localhost", 0).device(DeviceKind::Cpu, 0);
     let signature = Signature { feeds, fetches, targets, ..Signature::default() };
-    let options = PlanOptions { default_device: device.clone(), soft_placement: true };
+    let options = PlanOptions { default_device: device.clone(), soft_placement: true, by_cost: None };
     let plan = plan(graph, &[DeviceFacts::unknown(device.clone())], &signature, &options).ok()?;
     totals(&plan, graph, &[]).get(&device).map(|total| total.peak)
 }

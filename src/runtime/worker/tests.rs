@@ -86,7 +86,7 @@ fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>) -> (Work
     let text = r#"{ "version": 1, "nodes": { "x": 2, "y": { "op": "Neg", "inputs": ["x"] } } }"#;
     let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
-    let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
     let piece = plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0);
     (Bench { worker, network, sent, piece }, with)
 }

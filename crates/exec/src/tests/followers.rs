@@ -94,7 +94,7 @@ fn count(graph: &Graph, fetches: &[&str], op: &str) -> usize {
         ..Signature::default()
     };
     let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
-    let options = PlanOptions { default_device: device.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: device.clone(), soft_placement: false, by_cost: None };
     let plan = plan(graph, &[DeviceFacts::unknown(device)], &signature, &options).unwrap();
     let compiled = program::compile(&plan.pieces[0], &site(Arc::default()), &*engine).unwrap();
     compiled.code.nodes.iter().filter(|node| node.op == op).count()

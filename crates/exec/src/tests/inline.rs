@@ -97,7 +97,7 @@ fn planned(graph: &Graph, feeds: &[&str], fetch: &str) -> Piece {
     let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
     let (feeds, fetches) = (feeds.iter().map(|&feed| feed.to_owned()).collect(), vec![fetch.to_owned()]);
     let signature = Signature { feeds, fetches, ..Signature::default() };
-    let options = PlanOptions { default_device: device.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: device.clone(), soft_placement: false, by_cost: None };
     plan(graph, &[DeviceFacts::unknown(device)], &signature, &options).unwrap().pieces.remove(0)
 }
 

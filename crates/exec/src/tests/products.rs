@@ -262,7 +262,7 @@ fn sums_and_slices_take_the_products_that_nothing_else_takes() {
             ..Signature::default()
         };
         let device = Task::new("local", 0).device(DeviceKind::Cpu, 0);
-        let options = PlanOptions { default_device: device.clone(), soft_placement: false };
+        let options = PlanOptions { default_device: device.clone(), soft_placement: false, by_cost: None };
         let plan = plan(&graph, &[DeviceFacts::unknown(device)], &signature, &options).unwrap();
         let compiled = program::compile(&plan.pieces[0], &site(Arc::default()), &*engine).unwrap();
         for &(op, count) in want {

@@ -225,7 +225,8 @@ impl Cluster {
             targets: wanted.iter().filter_map(|name| name.strip_prefix('^')).map(str::to_owned).collect(),
             ..Signature::default()
         };
-        let options = PlanOptions { default_device: self.names[self.default].clone(), soft_placement: self.soft };
+        let options =
+            PlanOptions { default_device: self.names[self.default].clone(), soft_placement: self.soft, by_cost: None };
         let plan =
             plan(graph, &self.facts(), &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;
         self.transfer = plan.transfers.iter().position(|t| t.to == self.names[0]).unwrap_or(0) as u32;
@@ -314,7 +315,7 @@ impl Cluster {
             mode: Mode::Traced,
             ..Signature::default()
         };
-        let options = PlanOptions { default_device: self.names[0].clone(), soft_placement: false };
+        let options = PlanOptions { default_device: self.names[0].clone(), soft_placement: false, by_cost: None };
         let plan = plan(graph, &self.facts(), &signature, &options).unwrap();
         self.pieces += 1;
         self.steps += 1;

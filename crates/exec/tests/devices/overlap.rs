@@ -15,7 +15,7 @@ impl Repeated {
     fn new(cluster: &mut Cluster, graph: &Graph, feeds: &[&str], fetch: &str) -> Repeated {
         let feeds: Vec<String> = feeds.iter().map(|&name| name.to_owned()).collect();
         let signature = Signature { feeds: feeds.clone(), fetches: vec![fetch.to_owned()], ..Signature::default() };
-        let options = PlanOptions { default_device: cluster.names[0].clone(), soft_placement: false };
+        let options = PlanOptions { default_device: cluster.names[0].clone(), soft_placement: false, by_cost: None };
         let plan = plan(graph, &cluster.facts(), &signature, &options).unwrap();
         let mut pieces = Vec::new();
         for piece in plan.pieces {

@@ -194,8 +194,11 @@ fn nor_for_a_small_variable_that_it_would_be_given_by_reference() {
 #[test]
 fn a_piece_with_an_op_that_nothing_here_computes_is_refused() {
     let graph = graph("x = Placeholder dtype=int32\n y = Neg x");
-    let options =
-        PlanOptions { default_device: Task::new("local", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+    let options = PlanOptions {
+        default_device: Task::new("local", 0).device(DeviceKind::Cpu, 0),
+        soft_placement: false,
+        by_cost: None,
+    };
     let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], ..Signature::default() };
     let cluster = Cluster::new(1);
     let plan = plan(&graph, &cluster.facts(), &signature, &options).unwrap();

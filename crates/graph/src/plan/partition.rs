@@ -48,6 +48,7 @@ pub(super) fn partition(pruned: &PrunedGraph, placed: Placed, loops: &Loops, mod
         placements: placed.placements,
         feed_types: pruned.feed_types.clone(),
         fetch_types: pruned.fetch_types.clone(),
+        estimate: placed.estimate,
     })
 }
 

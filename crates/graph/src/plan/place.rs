@@ -5,22 +5,20 @@
 //!
 //! Of several devices that satisfy a request, the first of these is chosen: the default device, a device of the default
 //! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU. The choice depends
-//! on names alone; the other facts about the devices are here for a choice by cost.
+//! on names alone, unless the options ask for one by cost ([`by_cost`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use meshtf_tensor::device::{DeviceFacts, DeviceSpec, Task};
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Shape, Tensor};
 
+use super::by_cost::{self, Chosen, Estimate, MAX_COPIED_BYTES};
 use super::group::{GroupSpec, Groups};
 use super::prune::{Item, ItemOp, PrunedGraph};
 use super::{Placement, PlanError, PlanOptions, Why};
 use crate::op::Role;
 use crate::{Node, NodeId};
-
-/// Most bytes of a constant that is copied to each device that uses it.
-const MAX_COPIED_BYTES: usize = 64 << 10;
 
 /// The devices of the items.
 #[derive(Debug)]
@@ -32,12 +30,14 @@ pub(super) struct Placed {
     pub of_item: Vec<Vec<usize>>,
     /// Each node that runs, in the graph's order.
     pub placements: Vec<Placement>,
+    /// If devices were chosen by cost.
+    pub estimate: Option<Estimate>,
 }
 
 /// Places every item.
 ///
 /// # Errors
-/// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
+/// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs. TooLarge, of the whole graph.
 pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &PlanOptions) -> Result<Placed, PlanError> {
     let mut devices = devices.to_vec();
     devices.sort_by(|a, b| a.name.cmp(&b.name));
@@ -46,7 +46,19 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &Pla
         return Err(PlanError::NoDevices);
     }
     let groups = Groups::of(pruned.graph, options.soft_placement);
-    let mut placer = Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new() };
+    let by_cost = options.by_cost.as_ref();
+    let run: HashSet<NodeId> = pruned
+        .items
+        .iter()
+        .filter_map(|item| match item.op {
+            ItemOp::Node(id) => Some(id),
+            _ => None,
+        })
+        .collect();
+    let choose = |by_cost| by_cost::choose(pruned.graph, &groups, &devices, options, by_cost, |id| run.contains(&id));
+    let by_cost = by_cost.map(choose).transpose()?;
+    let mut placer =
+        Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new(), by_cost: by_cost.as_ref() };
 
     let mut homes: Vec<Home> = Vec::with_capacity(pruned.items.len());
     for item in 0..pruned.items.len() {
@@ -77,7 +89,7 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &Pla
     placements.sort_by_key(|&(id, _)| id);
     let placements = placements.into_iter().map(|(_, placement)| placement).collect();
     let of_item = homes.iter().map(|homes| homes.iter().map(|home| home.device).collect()).collect();
-    Ok(Placed { devices, of_item, placements })
+    Ok(Placed { devices, of_item, placements, estimate: by_cost.map(|chosen| chosen.estimate) })
 }
 
 /// The device of an item, and the reason for it.
@@ -174,7 +186,7 @@ fn is_small(node: &Node) -> bool {
     let fixed = |(dtype, shape): (DType, &Shape)| shape.elements()?.checked_mul(dtype.size()?);
     let bytes = node.attrs.tensor_type("value").ok().and_then(fixed);
     let strings = || node.attrs.tensor("value").map_or(usize::MAX, Tensor::byte_len);
-    bytes.unwrap_or_else(strings) <= MAX_COPIED_BYTES
+    bytes.unwrap_or_else(strings) as u64 <= MAX_COPIED_BYTES
 }
 
 /// The choice of devices.
@@ -185,6 +197,8 @@ struct Placer<'a> {
     options: &'a PlanOptions,
     /// The choice made for each request.
     chosen: HashMap<DeviceSpec, Option<Choice>>,
+    /// The choice by cost.
+    by_cost: Option<&'a Chosen>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +223,9 @@ impl Placer<'_> {
         let group = self.groups.find(id);
         if let Some(fault) = self.groups.fault(graph, group) {
             return Err(fault);
+        }
+        if let Some(device) = self.by_cost.and_then(|chosen| chosen.device(id)) {
+            return Ok(Home { device, why: Why::Cost });
         }
         let own = self.groups.requests[id.index()].clone();
         let whole = self.groups.specs[group.index()].clone();

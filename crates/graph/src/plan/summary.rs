@@ -86,6 +86,7 @@ mod tests {
             placements: (0..30).map(placement).collect(),
             feed_types: vec![],
             fetch_types: vec![],
+            estimate: None,
         };
         let summary = plan.summary();
         let told: Vec<(u32, String, u64)> = summary

@@ -61,7 +61,7 @@ fn two_tasks() -> Vec<DeviceFacts> {
 }
 
 fn options(devices: &[DeviceFacts]) -> PlanOptions {
-    PlanOptions { default_device: devices[0].name.clone(), soft_placement: false }
+    PlanOptions { default_device: devices[0].name.clone(), soft_placement: false, by_cost: None }
 }
 
 fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
@@ -180,6 +180,7 @@ fn placements(plan: &Plan) -> Vec<String> {
         Why::Colocated { with } => format!("with {with}"),
         Why::Soft { .. } => "soft".to_owned(),
         Why::Default => "default".to_owned(),
+        Why::Cost => "cost".to_owned(),
     };
     plan.placements.iter().map(|p| format!("{} {} {}", p.node, p.device.task.index, why(&p.why))).collect()
 }

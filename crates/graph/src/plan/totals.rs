@@ -180,7 +180,7 @@ mod tests {
         let device = Task::new("t", 0).device(DeviceKind::Cpu, 0);
         let of = |feed: &str, fetch: &str| {
             let signature = Signature { feeds: vec![feed.into()], fetches: vec![fetch.into()], ..Signature::default() };
-            let options = PlanOptions { default_device: device.clone(), soft_placement: false };
+            let options = PlanOptions { default_device: device.clone(), soft_placement: false, by_cost: None };
             let plan = plan(&graph, &[DeviceFacts::unknown(device.clone())], &signature, &options).unwrap();
             let total = totals(&plan, &graph, &[]).remove(&device).unwrap();
             (total.peak, total.unknown_values)

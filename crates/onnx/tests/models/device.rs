@@ -43,7 +43,7 @@ pub fn run(graph: &Graph, feeds: &[(String, Tensor)], fetches: &[String]) -> Res
         fetches: fetches.to_vec(),
         ..Signature::default()
     };
-    let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
     let plan = plan(graph, &[DeviceFacts::unknown(name)], &signature, &options)
         .map_err(|error| Failure::new(error.code(), error.to_string()))?;
     let [piece] = &plan.pieces[..] else { return Err(Failure::invalid(format!("{} pieces", plan.pieces.len()))) };

@@ -76,8 +76,11 @@ impl Script {
         let asked = SessionEvent::Prepare { request, signature, alone: None, cluster: &cluster };
         let of = self.machine.handle(asked, now).expect("nothing is planned yet");
         assert!(self.sent().is_empty(), "a plan is not there before it is made");
-        let options =
-            PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+        let options = PlanOptions {
+            default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0),
+            soft_placement: false,
+            by_cost: None,
+        };
         let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
         let registers = self.on(SessionEvent::Planned { request, of, plan, cluster: &cluster }, now);
         assert_eq!(registers.len(), 2, "{registers:?}");

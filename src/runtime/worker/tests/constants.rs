@@ -20,7 +20,7 @@ fn piece() -> (Piece, Tensor) {
     let graph = Graph::new(defs).unwrap();
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
     let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
-    let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
     (plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0), table)
 }
 

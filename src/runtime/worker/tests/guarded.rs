@@ -12,7 +12,7 @@ fn adds(name: &DeviceName) -> Piece {
         "v": { "op": "VarHandleOp", "attrs": { "dtype": "int32", "shape": [], "shared_name": "v" } },
         "add": { "op": "AssignAddVariableOp", "inputs": ["v", 1] } } }"#;
     let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
-    let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+    let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
     let signature = Signature { targets: vec!["add".to_owned()], ..Signature::default() };
     plan(&graph, &[DeviceFacts::unknown(name.clone())], &signature, &options).unwrap().pieces.remove(0)
 }

@@ -49,7 +49,7 @@ fn devices_answer_requests_in_a_fixed_order() {
     let check = |request: &str, want: Result<&str, Code>| {
         let graph = graph(&format!("a = NoOp @{request}"));
         for soft_placement in [false, true] {
-            let options = PlanOptions { default_device: devices[1].name.clone(), soft_placement };
+            let options = PlanOptions { default_device: devices[1].name.clone(), soft_placement, by_cost: None };
             let got = plan(&graph, &devices, &signature(&[], &[], &["a"]), &options);
             let got = got.map(|plan| plan.placements[0].device.to_string()).map_err(|error| error.code());
             match want {
@@ -91,7 +91,8 @@ fn what_requests_no_kind_goes_where_the_default_is_of() {
     let text = "a = NoOp\n b = NoOp @/job:ps\n c = NoOp @/task:1\n d = NoOp @/cpu:0\n e = NoOp @/job:ps/cpu:0\n
         v = VariableV2 dtype=int32 shape=2 @/cpu:0\n read = Identity v _class=v";
     let check = |default: usize, want: [&str; 6]| {
-        let options = PlanOptions { default_device: devices[default].name.clone(), soft_placement: false };
+        let options =
+            PlanOptions { default_device: devices[default].name.clone(), soft_placement: false, by_cost: None };
         let signature = signature(&[], &["read"], &["a", "b", "c", "d", "e"]);
         let plan = plan(&graph(text), &devices, &signature, &options).unwrap();
         let of =

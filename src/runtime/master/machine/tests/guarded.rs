@@ -67,8 +67,11 @@ impl Script {
         for _ in 0..4 {
             let mut asked = self.machine.handle(SessionEvent::Tick { cluster: &cluster }, now);
             while let Some(of) = asked.take() {
-                let options =
-                    PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+                let options = PlanOptions {
+                    default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0),
+                    soft_placement: false,
+                    by_cost: None,
+                };
                 let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
                 asked = self.machine.handle(SessionEvent::Replanned { of, plan, cluster: &cluster }, now);
             }
@@ -112,8 +115,11 @@ impl Script {
         let alone = is_alone.then(|| AloneGraph { graph: graph(), constants: Stock::default() });
         let asked = SessionEvent::Prepare { request, signature, alone, cluster: &cluster };
         let of = self.machine.handle(asked, now).expect("nothing is planned yet");
-        let options =
-            PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+        let options = PlanOptions {
+            default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0),
+            soft_placement: false,
+            by_cost: None,
+        };
         let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
         let mut sent = self.on(SessionEvent::Planned { request, of, plan, cluster: &cluster }, now);
         let mut all = Vec::new();

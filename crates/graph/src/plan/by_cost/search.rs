@@ -1,0 +1,195 @@
+//! The search for devices: all choices if there are few, else the best of some that are improved move by move.
+
+use super::schedule::{Cost, Player};
+use super::work::Problem;
+
+/// Most choices of which each is tried.
+const MAX_CHOICES: usize = 4096;
+/// Jobs, and inputs of jobs, that all moves together play through.
+const BUDGET: usize = 12_000_000;
+/// Most moves that are tried, and least.
+const MOVES: [usize; 2] = [20_000, 16];
+
+/// The best choice that is found, which is at least as good as `first`.
+pub(super) fn best<'a>(
+    problem: &'a Problem,
+    player: &mut Player<'a>,
+    first: &[usize],
+    of_first: Cost,
+) -> (Vec<usize>, Cost) {
+    let open: Vec<usize> = (0..problem.candidates.len()).filter(|&unit| problem.candidates[unit].len() > 1).collect();
+    if open.is_empty() {
+        return (first.to_vec(), of_first);
+    }
+    let choices = open.iter().try_fold(1usize, |all, &unit| all.checked_mul(problem.candidates[unit].len()));
+    if choices.is_some_and(|choices| choices <= MAX_CHOICES) {
+        return every(problem, player, &open, first, of_first);
+    }
+    climbed(problem, player, first, of_first)
+}
+
+/// The best of some choices that moves improve.
+pub(super) fn climbed<'a>(
+    problem: &'a Problem,
+    player: &mut Player<'a>,
+    first: &[usize],
+    of_first: Cost,
+) -> (Vec<usize>, Cost) {
+    let edges: usize = problem.jobs.iter().map(|job| job.inputs.len() + 1).sum();
+    let moves = (BUDGET / edges.max(1)).clamp(MOVES[1], MOVES[0]);
+    let open = by_position(problem);
+    let listed = player.list();
+    let filled = filled(problem, &open);
+    let mut best = (first.to_vec(), of_first);
+    for start in [listed, filled, first.to_vec()] {
+        let cost = player.play(&start);
+        let mut climb = Climb { problem, player, units: start, cost, moves: moves / 3 };
+        climb.climb(&open);
+        if climb.cost < best.1 {
+            best = (climb.units, climb.cost);
+        }
+    }
+    best
+}
+
+/// The units that leave a choice, in the order of their first jobs that compute.
+fn by_position(problem: &Problem) -> Vec<usize> {
+    let mut first = vec![usize::MAX; problem.candidates.len()];
+    for (at, job) in problem.jobs.iter().enumerate() {
+        let at = if job.work.is_some() { at } else { usize::MAX - 1 };
+        first[job.unit] = first[job.unit].min(at);
+    }
+    let mut open: Vec<usize> = (0..first.len()).filter(|&unit| problem.candidates[unit].len() > 1).collect();
+    open.sort_by_key(|&unit| (first[unit], unit));
+    open
+}
+
+/// Tries every choice.
+fn every(
+    problem: &Problem,
+    player: &mut Player,
+    open: &[usize],
+    first: &[usize],
+    of_first: Cost,
+) -> (Vec<usize>, Cost) {
+    let mut best = (first.to_vec(), of_first);
+    let mut digits = vec![0usize; open.len()];
+    let mut units = first.to_vec();
+    loop {
+        for (&unit, &digit) in open.iter().zip(&digits) {
+            units[unit] = problem.candidates[unit][digit];
+        }
+        let cost = player.play(&units);
+        if cost < best.1 {
+            best = (units.clone(), cost);
+        }
+        let Some(place) = (0..open.len()).find(|&place| digits[place] + 1 < problem.candidates[open[place]].len())
+        else {
+            return best;
+        };
+        digits[..place].fill(0);
+        digits[place] += 1;
+    }
+}
+
+/// One device after the other, the default one first, each with as many units in a row as its memory stores.
+fn filled(problem: &Problem, open: &[usize]) -> Vec<usize> {
+    let mut units = problem.all_on(problem.default);
+    let mut room: Vec<Option<u64>> = problem.memories.clone();
+    for (unit, &device) in units.iter().enumerate().filter(|(unit, _)| problem.candidates[*unit].len() == 1) {
+        let of = &mut room[problem.processors[device].memory];
+        *of = of.map(|room| room.saturating_sub(problem.stored[unit]));
+    }
+    let mut devices: Vec<usize> = (0..problem.processors.len()).collect();
+    devices.sort_by_key(|&device| device != problem.default);
+    let mut place = 0;
+    for unit in with_stores(problem, open) {
+        let needed = problem.stored[unit];
+        let has_room = |device: usize| room[problem.processors[device].memory].is_none_or(|room| room >= needed);
+        while place + 1 < devices.len() && !has_room(devices[place]) {
+            place += 1;
+        }
+        let device = devices[place];
+        if problem.candidates[unit].contains(&device) {
+            units[unit] = device;
+            let of = &mut room[problem.processors[device].memory];
+            *of = of.map(|room| room.saturating_sub(needed));
+        }
+    }
+    units
+}
+
+/// The units in order, each after those that it takes stored values from.
+fn with_stores(problem: &Problem, open: &[usize]) -> Vec<usize> {
+    let mut users: Vec<usize> = vec![usize::MAX; problem.candidates.len()];
+    let mut place = vec![usize::MAX; problem.candidates.len()];
+    open.iter().enumerate().for_each(|(at, &unit)| place[unit] = at);
+    // From the end, so that a chain of jobs that only pass on follows its consumer.
+    for job in problem.jobs.iter().rev() {
+        let own = if job.work.is_some() { place[job.unit] } else { users[job.unit] };
+        for &(from, _) in &job.inputs {
+            let from = &problem.jobs[from];
+            if from.work.is_none() {
+                users[from.unit] = users[from.unit].min(own);
+            }
+        }
+    }
+    let mut all = open.to_vec();
+    all.sort_by_key(|&unit| (users[unit].min(place[unit]), users[unit] == usize::MAX, place[unit]));
+    all
+}
+
+/// A choice that moves improve.
+struct Climb<'a, 'b> {
+    problem: &'a Problem,
+    player: &'b mut Player<'a>,
+    units: Vec<usize>,
+    cost: Cost,
+    moves: usize,
+}
+
+impl Climb<'_, '_> {
+    /// Moves units, alone and in rows of neighbours, until no move improves or none is left.
+    fn climb(&mut self, open: &[usize]) {
+        let open = with_stores(self.problem, open);
+        let mut length = open.len().next_power_of_two();
+        let mut has_gained = false;
+        while self.moves > 0 {
+            for begin in (0..open.len()).step_by((length / 2).max(1)) {
+                let row = &open[begin..(begin + length).min(open.len())];
+                has_gained |= self.shift(row);
+            }
+            length /= 2;
+            if length == 0 {
+                if !has_gained {
+                    return;
+                }
+                (length, has_gained) = (open.len().next_power_of_two(), false);
+            }
+        }
+    }
+
+    /// Moves a row of units to the device that improves most; whether one does.
+    fn shift(&mut self, row: &[usize]) -> bool {
+        let mut has_gained = false;
+        for device in 0..self.problem.processors.len() {
+            let moved: Vec<(usize, usize)> = row
+                .iter()
+                .filter(|&&unit| self.units[unit] != device && self.problem.candidates[unit].contains(&device))
+                .map(|&unit| (unit, self.units[unit]))
+                .collect();
+            if moved.is_empty() || self.moves == 0 {
+                continue;
+            }
+            self.moves -= 1;
+            moved.iter().for_each(|&(unit, _)| self.units[unit] = device);
+            let cost = self.player.play(&self.units);
+            if cost < self.cost {
+                (self.cost, has_gained) = (cost, true);
+            } else {
+                moved.iter().for_each(|&(unit, from)| self.units[unit] = from);
+            }
+        }
+        has_gained
+    }
+}

@@ -1,0 +1,243 @@
+//! Choices against all choices, by hand and on drawn graphs; memory as a limit; and what has no choice stays.
+
+use std::fmt::Write as _;
+
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
+
+use super::*;
+use crate::plan::{Plan, Signature, Why, plan};
+use crate::read;
+
+const RATES: Rates = Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000 };
+
+fn graph(nodes: &str) -> Graph {
+    Graph::new(read(format!(r#"{{"version": 1, "nodes": {{{nodes}}}}}"#).as_bytes()).unwrap().nodes).unwrap()
+}
+
+/// CPU devices of tasks on machines of their own, with these bytes of memory.
+fn devices(memories: &[u64]) -> Vec<DeviceFacts> {
+    let device = |(index, &total): (usize, &u64)| {
+        let memory = Some(DeviceMemory { total, free: total });
+        let capacity = Capacity { memory, cores: None, rates: Some(RATES) };
+        DeviceFacts { capacity, ..DeviceFacts::unknown(Task::new("t", index as u32).device(DeviceKind::Cpu, 0)) }
+    };
+    memories.iter().enumerate().map(device).collect()
+}
+
+fn options(devices: &[DeviceFacts]) -> PlanOptions {
+    let default_device = devices[0].name.clone();
+    PlanOptions { default_device, soft_placement: false, by_cost: Some(ByCost::default()) }
+}
+
+fn planned(graph: &Graph, devices: &[DeviceFacts], options: &PlanOptions, fetch: &str) -> Result<Plan, PlanError> {
+    plan(graph, devices, &Signature { fetches: vec![fetch.into()], ..Signature::default() }, options)
+}
+
+/// The tasks of a plan's nodes, by their names' beginnings.
+fn tasks(plan: &Plan, begins: &str) -> Vec<u32> {
+    let placed = plan.placements.iter().filter(|placement| placement.node.starts_with(begins));
+    placed.map(|placement| placement.device.task.index).collect()
+}
+
+/// Layers in a row, each a product with a matrix of `size`² of float32, which is a variable.
+fn layers(count: usize, size: usize) -> Graph {
+    let mut nodes = format!(
+        r#""x": {{"op": "Fill", "inputs": ["dims", "one"]}}, "dims": {{"op": "Const", "attrs": {{"dtype": "int32", "value": [1, {size}]}}}},
+        "one": {{"op": "Const", "attrs": {{"dtype": "float32", "value": 1.0}}}}"#
+    );
+    for layer in 0..count {
+        let before = if layer == 0 { "x".to_owned() } else { format!("y{}", layer - 1) };
+        write!(
+            nodes,
+            r#", "w{layer}": {{"op": "VarHandleOp", "attrs": {{"dtype": "float32", "shape": [{size}, {size}]}}}},
+            "r{layer}": {{"op": "ReadVariableOp", "inputs": ["w{layer}"], "attrs": {{"dtype": "float32"}}}},
+            "y{layer}": {{"op": "MatMul", "inputs": ["{before}", "r{layer}"]}}"#
+        )
+        .unwrap();
+    }
+    graph(&nodes)
+}
+
+#[test]
+fn a_small_graph_stays_on_the_masters_device() {
+    let (graph, devices) = (layers(4, 16), devices(&[1 << 30, 1 << 30]));
+    for default in 0..2 {
+        let mut options = options(&devices);
+        options.default_device = devices[default].name.clone();
+        let plan = planned(&graph, &devices, &options, "y3").unwrap();
+        assert!(plan.placements.iter().all(|placement| placement.device == devices[default].name));
+        assert!(plan.transfers.is_empty());
+        let estimate = plan.estimate.unwrap();
+        assert_eq!(estimate.alone, Some((devices[default].name.clone(), estimate.step)));
+    }
+}
+
+#[test]
+fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
+    // Twelve layers of 4 MiB; two devices of 28 MiB: at most six and a bit on each.
+    let (graph, devices) = (layers(12, 1024), devices(&[28 << 20, 28 << 20]));
+    let plan = planned(&graph, &devices, &options(&devices), "y11").unwrap();
+    let of = tasks(&plan, "w");
+    assert!(
+        of.iter().filter(|&&task| task == 0).count() <= 6 && of.iter().filter(|&&task| task == 1).count() <= 6,
+        "{of:?}"
+    );
+    // One value of 4 kB crosses, and no weights.
+    let values: Vec<u64> = plan.transfers.iter().filter_map(|transfer| transfer.bytes).collect();
+    assert_eq!(values, [4096], "{:?}", plan.transfers);
+    assert!(plan.placements.iter().filter(|placement| placement.node.starts_with('w')).all(|own| own.why == Why::Cost));
+    assert_eq!(plan.estimate.unwrap().alone, None);
+}
+
+#[test]
+fn a_model_larger_than_all_memories_is_refused() {
+    let (graph, devices) = (layers(4, 1024), devices(&[8 << 20, 7 << 20]));
+    let refused = planned(&graph, &devices, &options(&devices), "y3").unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the graph has 16.8 MB of variables and constants, for which the devices have no memory: \
+         /job:t/task:0/device:CPU:0 has 8.39 MB, /job:t/task:1/device:CPU:0 has 7.34 MB; add nodes, or start them with more \
+         --memory"
+    );
+}
+
+/// Branches of products of matrices of 1024², which join at the end in one of 4 kB.
+fn branches(count: usize) -> Graph {
+    let size = 1024;
+    let mut nodes = format!(
+        r#""dims": {{"op": "Const", "attrs": {{"dtype": "int32", "value": [{size}, {size}]}}}},
+        "one": {{"op": "Const", "attrs": {{"dtype": "float32", "value": 1.0}}}},
+        "axis": {{"op": "Const", "attrs": {{"dtype": "int32", "value": [0]}}}},
+        "y": {{"op": "AddN", "inputs": [{}]}}"#,
+        (0..count).map(|branch| format!("\"s{branch}\"")).collect::<Vec<_>>().join(", ")
+    );
+    for branch in 0..count {
+        write!(
+            nodes,
+            r#", "x{branch}": {{"op": "Fill", "inputs": ["dims", "one"]}}, "a{branch}": {{"op": "MatMul", "inputs": ["x{branch}", "x{branch}"]}},
+            "b{branch}": {{"op": "MatMul", "inputs": ["a{branch}", "x{branch}"]}},
+            "s{branch}": {{"op": "Sum", "inputs": ["b{branch}", "axis"]}}"#
+        )
+        .unwrap();
+    }
+    graph(&nodes)
+}
+
+#[test]
+fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
+    let (graph, devices) = (branches(4), devices(&[1 << 30, 1 << 30]));
+    let mut options = options(&devices);
+    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    let mut of = tasks(&plan, "b");
+    of.sort_unstable();
+    assert_eq!(of, [0, 0, 1, 1]);
+    let Estimate { step, alone } = plan.estimate.unwrap();
+    let (_, alone) = alone.unwrap();
+    assert!(step < alone.mul_f64(0.55), "{step:?} beside {alone:?}");
+    // Two processes of a machine share its cores.
+    let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
+    options.by_cost = Some(ByCost { machines, ..ByCost::default() });
+    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    assert_eq!(plan.pieces.len(), 1);
+}
+
+#[test]
+fn requests_colocation_and_homes_stay() {
+    let nodes = r#"
+        "x": {"op": "Const", "attrs": {"dtype": "float32", "value": 2.0}},
+        "fixed": {"op": "Neg", "inputs": ["x"], "device": "/job:t/task:1"},
+        "beside": {"op": "Exp", "inputs": ["fixed"], "attrs": {"_class": ["loc:@fixed"]}},
+        "w": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": []}},
+        "r": {"op": "ReadVariableOp", "inputs": ["w"], "attrs": {"dtype": "float32"}},
+        "y": {"op": "AddV2", "inputs": ["beside", "r"]}"#;
+    let (graph, devices) = (graph(nodes), devices(&[1 << 30, 1 << 30, 1 << 30]));
+    let mut options = options(&devices);
+    let homes = BTreeMap::from([("w".to_owned(), devices[2].name.clone())]);
+    options.by_cost = Some(ByCost { homes, ..ByCost::default() });
+    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    let task = |name: &str| plan.placements.iter().find(|own| own.node == name).unwrap().device.task.index;
+    assert_eq!(["fixed", "beside", "w", "r"].map(task), [1, 1, 2, 2]);
+}
+
+#[test]
+fn a_loop_is_not_divided() {
+    let nodes = r#"
+        "zero": {"op": "Const", "attrs": {"dtype": "float32", "value": 0.0}},
+        "limit": {"op": "Const", "attrs": {"dtype": "float32", "value": 10.0}},
+        "enter": {"op": "Enter", "inputs": ["zero"], "attrs": {"frame_name": "f"}},
+        "bound": {"op": "Enter", "inputs": ["limit"], "attrs": {"frame_name": "f", "is_constant": true}},
+        "merge": {"op": "Merge", "inputs": ["enter", "next"]},
+        "less": {"op": "Less", "inputs": ["merge", "bound"]},
+        "cond": {"op": "LoopCond", "inputs": ["less"]},
+        "switch": {"op": "Switch", "inputs": ["merge", "cond"]},
+        "one": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}, "control": ["switch"]},
+        "more": {"op": "AddV2", "inputs": ["switch:1", "one"]},
+        "next": {"op": "NextIteration", "inputs": ["more"]},
+        "exit": {"op": "Exit", "inputs": ["switch"]}"#;
+    let (graph, devices) = (graph(nodes), devices(&[1 << 30, 1 << 30]));
+    let groups = Groups::of(&graph, false);
+    let problem = Problem::of(&graph, &groups, &devices, &options(&devices), &ByCost::default());
+    let unit = |name: &str| problem.unit_of(graph.find(name).unwrap());
+    for name in ["bound", "merge", "less", "cond", "switch", "one", "more", "next", "exit"] {
+        assert_eq!(unit(name), unit("enter"), "{name}");
+    }
+    assert_ne!(unit("zero"), unit("enter"));
+}
+
+/// A generator of numbers, for graphs that are the same in each run: a linear congruential generator by Knuth.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+#[test]
+fn the_search_finds_choices_within_a_twentieth_of_the_best() {
+    let mut numbers = Numbers(7);
+    for round in 0..40 {
+        // Twelve nodes that compute, each from one or two before it.
+        let mut nodes = r#""dims": {"op": "Const", "attrs": {"dtype": "int32", "value": [512, 512]}},
+            "one": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}}, "n0": {"op": "Fill", "inputs": ["dims", "one"]}"#
+            .to_owned();
+        for at in 1..12 {
+            let op = ["MatMul", "MatMul", "AddV2", "Exp"][numbers.below(4) as usize];
+            let first = numbers.below(at);
+            let second = if op == "Exp" { String::new() } else { format!(r#", "n{}""#, numbers.below(at)) };
+            write!(nodes, r#", "n{at}": {{"op": "{op}", "inputs": ["n{first}"{second}]}}"#).unwrap();
+        }
+        let graph = graph(&nodes);
+        let memories = [[1 << 30, 1 << 30], [5 << 20, 6 << 20]][round % 2];
+        let mut devices = devices(&memories);
+        // Between processes of a machine whose processors are apart, so that a division pays; one is faster.
+        if let Some(rates) = &mut devices[1].capacity.rates {
+            rates.multiply_adds = rates.multiply_adds * 13 / 10;
+        }
+        let groups = Groups::of(&graph, false);
+        let mut problem = Problem::of(&graph, &groups, &devices, &options(&devices), &ByCost::default());
+        problem.connect_fast();
+        let mut player = Player::new(&problem);
+        let start = problem.all_on(0);
+        let of_start = player.play(&start);
+        let (_, best) = search::best(&problem, &mut player, &start, of_start);
+        let (_, found) = search::climbed(&problem, &mut player, &start, of_start);
+        assert!(found.over <= best.over, "{round}: {found:?} beside {best:?}");
+        assert!(
+            found.over < best.over || found.time <= best.time + best.time / 20,
+            "{round}: {found:?} beside {best:?}"
+        );
+    }
+}
+
+#[test]
+fn a_long_chain_is_placed_the_same_each_time() {
+    let (graph, devices) = (layers(500, 64), devices(&[1 << 21; 8]));
+    let groups = Groups::of(&graph, false);
+    let choose = || {
+        let chosen = choose(&graph, &groups, &devices, &options(&devices), &ByCost::default(), |_| true).unwrap();
+        graph.nodes().map(|(id, _)| chosen.device(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(choose(), choose());
+}
