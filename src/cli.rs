@@ -41,6 +41,7 @@ mod ops;
 mod os_error;
 mod output;
 mod paint;
+mod place;
 mod plan;
 mod predict;
 mod predictions;

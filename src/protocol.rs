@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -121,6 +121,9 @@ pub struct SessionOptions {
     pub ends_with_its_tasks: bool,
     /// Devices that the session may use; all, if it is empty. It may always use the master's own.
     pub device_filters: Vec<DeviceSpec>,
+    /// Place nodes whose requests leave a choice of devices by cost: where a step is expected to end soonest, and within the
+    /// memory of the devices. Otherwise they are on the first device that they may have, the master's if that is one.
+    pub place_by_cost: bool,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
     /// Guard the session against the loss of a task: at least at this distance, between two steps, a copy of the session's

@@ -11,13 +11,14 @@ use meshtf::Client;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::weights::{At, check_weights};
 use meshtf_engine::adapters::BackendChoice;
-use meshtf_graph::plan::{Plan, Total, Why, totals};
+use meshtf_graph::plan::{Estimate, Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
 use super::inputs::{GraphArgs, MapArgs};
 use super::paint::{Paint, Tone};
+use super::place::PlaceArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
 use super::{Exit, Outcome, complete, output};
@@ -36,6 +37,7 @@ Examples:
   meshtf plan graph.json
   meshtf plan graph.json --nodes          every node and transfer
   meshtf plan graph.json --local          without a mesh, like `meshtf run`
+  meshtf plan graph.json --place auto     by cost, with the expected time
   meshtf plan graph.json --svg > plan.svg
   meshtf plan graph.json --dot | dot -Tpng > plan.png
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
@@ -51,6 +53,8 @@ pub struct Args {
     /// Use another device of the task if a requested device does not exist
     #[arg(long)]
     soft_placement: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// List every node and transfer, not only the first 20 of each
     #[arg(long)]
     nodes: bool,
@@ -79,7 +83,8 @@ pub(super) async fn plan(args: Args) -> Outcome {
     if let Some(at) = weights {
         check_weights("--weights", &job.graph, at)?;
     }
-    let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
+    let (soft_placement, place_by_cost) = (args.soft_placement, args.place.by_cost());
+    let options = SessionOptions { soft_placement, place_by_cost, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None, &Arc::default())?
     } else {
@@ -114,6 +119,7 @@ fn why(why: &Why) -> String {
         Why::Colocated { with } => format!("with {with}"),
         Why::Soft { requested } => format!("soft: no {requested}"),
         Why::Default => "default of the master".to_owned(),
+        Why::Cost => "by cost".to_owned(),
     }
 }
 
@@ -162,7 +168,14 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
             })
         })
         .collect();
-    json!({ "devices": devices, "totals": totals, "nodes": nodes, "transfers": transfers })
+    let expected = plan.estimate.as_ref().map(|estimate| {
+        let alone = estimate
+            .alone
+            .as_ref()
+            .map(|(device, step)| json!({ "device": device.to_string(), "step_seconds": step.as_secs_f64() }));
+        json!({ "step_seconds": estimate.step.as_secs_f64(), "alone": alone })
+    });
+    json!({ "devices": devices, "totals": totals, "nodes": nodes, "transfers": transfers, "expected": expected })
 }
 
 fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most: usize) -> String {
@@ -188,6 +201,9 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
             let why = format!("{device} has {has} of memory, less than its variables and values: {needed}");
             text.push_str(&format!("\n{}", paint.tone(Tone::Bad, why)));
         }
+    }
+    if let Some(estimate) = &plan.estimate {
+        text.push_str(&format!("\n{}", paint.tone(Tone::Strong, expected(estimate))));
     }
     text.push_str("\n\n");
     let nodes = plan.placements.iter().take(most).map(|placement| {
@@ -233,6 +249,18 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
     text
 }
 
+/// The sentence about the expected time of a step.
+fn expected(estimate: &Estimate) -> String {
+    let step = format!("{:.1?}", estimate.step);
+    match &estimate.alone {
+        Some((_, alone)) if *alone == estimate.step => {
+            format!("expected: {step} per step; no division is expected to be faster")
+        }
+        Some((device, alone)) => format!("expected: {step} per step; {device} alone would take {alone:.1?}"),
+        None => format!("expected: {step} per step; no device alone has the memory for it"),
+    }
+}
+
 /// The number of rows that a table omits, and the flag that shows them.
 fn left_out(paint: Paint, all: usize, most: usize) -> String {
     match all.saturating_sub(most) {
@@ -260,7 +288,7 @@ mod tests {
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
         let device = |task: u32| Task::new("t", task).device(DeviceKind::Cpu, 0);
         let signature = Signature { fetches: vec!["y".into(), "z".into()], ..Signature::default() };
-        let options = PlanOptions { default_device: device(0), soft_placement: false };
+        let options = PlanOptions { default_device: device(0), soft_placement: false, by_cost: None };
         let plan = plan(&graph, &[0, 1].map(|task| DeviceFacts::unknown(device(task))), &signature, &options).unwrap();
         let facts = [0, 1].map(|task| {
             let memory = Some(DeviceMemory { total: [119, 240][task as usize], free: 7 });

@@ -21,6 +21,7 @@ use super::host::HostArgs;
 use super::inputs::{GraphArgs, MapArgs, StepRequest};
 use super::node::{read_token, refused, socket_address};
 use super::paint::mention;
+use super::place::PlaceArgs;
 use super::reach::Reached;
 use super::signals::Signals;
 use super::{Exit, Outcome, Trouble, output};
@@ -73,6 +74,8 @@ pub struct Args {
     /// Use another device of the task if a requested device does not exist
     #[arg(long)]
     soft_placement: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     pub host: HostArgs,
 }
@@ -127,7 +130,8 @@ impl Opening {
         };
         let first = if weights.is_some() { Vec::new() } else { job.init.clone() };
         let (graph, init) = Init::of(graph, &first);
-        let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
+        let (soft_placement, place_by_cost) = (args.soft_placement, args.place.by_cost());
+        let options = SessionOptions { soft_placement, place_by_cost, ..SessionOptions::default() };
         Ok(Opening { graph, init, first, weights, options })
     }
 

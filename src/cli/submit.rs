@@ -24,6 +24,7 @@ use super::guard::GuardArgs;
 use super::inputs::{GraphArgs, MapArgs, StepRequest};
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
+use super::place::PlaceArgs;
 use super::ranked::{Ranked, TopArgs};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
@@ -49,6 +50,7 @@ Examples:
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --weights bert.safetensors --map map.json
   meshtf submit model.onnx --feed @cat.jpg --top 5 --labels imagenet.txt
+  meshtf submit model.onnx --feed x=@x.npy --place auto    over devices by cost
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
     #[command(flatten)]
@@ -58,6 +60,8 @@ pub struct Args {
     /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
@@ -117,6 +121,9 @@ pub(super) struct StepArgs {
     /// The distance between two copies of the session's state; `None`: there are none.
     #[arg(skip)]
     guard: Option<Duration>,
+    /// Nodes are placed by cost.
+    #[arg(skip)]
+    place_by_cost: bool,
 }
 
 /// Those who watch the steps.
@@ -142,6 +149,7 @@ fn numbers(fetched: &[Fetched]) -> String {
 
 pub(super) async fn submit(mut args: Args) -> Outcome {
     // One step has no earlier one to go back to.
+    args.steps.place_by_cost = args.place.by_cost();
     args.steps.guard = args.guard.every().filter(|_| args.steps.steps > 1);
     let map = args.steps.map.rules()?;
     let job = args.graph.read(args.steps.weights(map.as_ref()))?;
@@ -250,8 +258,8 @@ impl StepArgs {
     }
 
     async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64, keeper: &Keeper) -> Outcome {
-        let (soft_placement, guard) = (self.soft_placement, self.guard);
-        let options = SessionOptions { soft_placement, guard, ..SessionOptions::default() };
+        let (soft_placement, place_by_cost, guard) = (self.soft_placement, self.place_by_cost, self.guard);
+        let options = SessionOptions { soft_placement, place_by_cost, guard, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let map = self.map.rules()?;

@@ -192,6 +192,19 @@ pub struct Cluster {
     apart: BTreeSet<(Task, Task)>,
 }
 
+impl Member {
+    /// The IP addresses by which other machines reach it.
+    pub(crate) fn machine(&self) -> BTreeSet<&str> {
+        let parts = self.addresses.iter().filter_map(|address| {
+            let mut parts = address.split('/').skip(1);
+            let (kind, ip) = (parts.next()?, parts.next()?);
+            let is_loopback = ip.starts_with("127.") || ip == "::1";
+            (matches!(kind, "ip4" | "ip6") && !is_loopback).then_some(ip)
+        });
+        parts.collect()
+    }
+}
+
 impl Cluster {
     /// The cluster of these members, one for each task.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
@@ -249,6 +262,24 @@ impl Cluster {
     /// The facts about every device of every task, in the order of their names.
     pub fn facts(&self) -> Vec<DeviceFacts> {
         self.members.values().flat_map(|member| member.devices.iter().map(DeviceInfo::facts)).collect()
+    }
+
+    /// The machine of each task, as a number: tasks that share an IP address are on one. So are those that no other machine
+    /// reaches.
+    pub(crate) fn machines(&self) -> BTreeMap<Task, usize> {
+        let mut machines: Vec<BTreeSet<&str>> = Vec::new();
+        let mut numbers = BTreeMap::new();
+        for member in self.members.values() {
+            let own = member.machine();
+            let is_same = |of: &BTreeSet<&str>| !of.is_disjoint(&own) || of.is_empty() && own.is_empty();
+            let number = machines.iter().position(is_same).unwrap_or(machines.len());
+            match machines.get_mut(number) {
+                Some(known) => known.extend(own),
+                None => machines.push(own),
+            }
+            numbers.insert(member.task.clone(), number);
+        }
+        numbers
     }
 
     /// How many tasks there are.

@@ -8,6 +8,7 @@
 mod by_hand;
 mod claims;
 mod clockwork;
+mod homes;
 mod machine;
 mod planner;
 mod sessions;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use self::claims::Claims;
 use self::clockwork::Clockwork;
+use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
@@ -83,6 +85,8 @@ struct State {
     step_times: Mutex<StepTimes>,
     /// Notifies guarded sessions of time that passes.
     clockwork: Clockwork,
+    /// The devices of the resources that were placed by cost.
+    homes: Homes,
 }
 
 /// The master's own clock.
@@ -150,6 +154,7 @@ impl Master {
             steps,
             step_times,
             clockwork,
+            homes: Homes::default(),
         });
         let planner = planner(state.clone());
         Master { state, planner }
@@ -516,7 +521,9 @@ impl State {
     ) -> Result<Plan> {
         let task = session.default_task.as_ref().unwrap_or(&self.task);
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
-        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement: session.soft_placement };
+        let by_cost = session.place_by_cost.then(|| self.homes.facts(graph, cluster));
+        let soft_placement = session.soft_placement;
+        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement, by_cost };
         let filters = &session.device_filters;
         let mut devices = cluster.facts();
         devices.retain(|DeviceFacts { name, .. }| {
@@ -541,6 +548,9 @@ impl State {
         let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
         if let (true, Ok(plan)) = (of.options.log_placement, &plan) {
             log_placement(plan);
+        }
+        if let (true, Ok(plan)) = (of.options.place_by_cost, &plan) {
+            self.homes.keep(plan, of.graph(), cluster);
         }
         plan.iter().for_each(|plan| of.draw(plan));
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });

@@ -35,6 +35,7 @@ mod output;
 mod packaging;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod placed;
 mod predict;
 mod remedies;
 mod runs;

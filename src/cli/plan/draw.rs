@@ -91,7 +91,7 @@ mod tests {
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
         let device = |task: u32| Task::new("t", task).device(DeviceKind::Cpu, 0);
         let signature = Signature { feeds: vec!["x".into()], fetches: vec!["z".into()], ..Signature::default() };
-        let options = PlanOptions { default_device: device(0), soft_placement: false };
+        let options = PlanOptions { default_device: device(0), soft_placement: false, by_cost: None };
         let plan = plan(&graph, &[0, 1].map(|task| DeviceFacts::unknown(device(task))), &signature, &options).unwrap();
         let drawn = dot(&plan, &graph);
         for line in [

@@ -14,24 +14,13 @@ pub(super) fn buddy(task: &Task, peer: &Peer, cluster: &Cluster, before: Option<
         let same = cluster.member(&before.task).filter(fits)?;
         (same.peer == before.peer && same.incarnation == before.incarnation).then_some(same)
     });
-    let own: BTreeSet<&str> = cluster.member(task).map(machine).unwrap_or_default();
-    let is_here = |member: &Member| machine(member).iter().any(|ip| own.contains(ip)) || own.is_empty();
+    let own: BTreeSet<&str> = cluster.member(task).map(Member::machine).unwrap_or_default();
+    let is_here = |member: &Member| member.machine().iter().any(|ip| own.contains(ip)) || own.is_empty();
     let others = cluster.members().filter(fits);
     let chosen =
         still.or_else(|| others.min_by_key(|member| (is_here(member), member.task <= *task, member.task.clone())));
     // Only its name and its process matter.
     chosen.map(|member| Member { devices: Vec::new(), addresses: Vec::new(), ..member.clone() })
-}
-
-/// The IP addresses by which other machines reach a member.
-fn machine(member: &Member) -> BTreeSet<&str> {
-    let parts = member.addresses.iter().filter_map(|address| {
-        let mut parts = address.split('/').skip(1);
-        let (kind, ip) = (parts.next()?, parts.next()?);
-        let is_loopback = ip.starts_with("127.") || ip == "::1";
-        (matches!(kind, "ip4" | "ip6") && !is_loopback).then_some(ip)
-    });
-    parts.collect()
 }
 
 #[cfg(test)]

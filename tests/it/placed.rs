@@ -1,0 +1,69 @@
+//! Placement by cost: a model that no node holds alone runs over those that are up.
+
+use std::fmt::Write;
+
+use crate::sandbox::Sandbox;
+
+/// Layers, each a product with a variable of 16.8 MB whose elements are all 1/2048: a row of ones stays one.
+fn layers(count: usize) -> String {
+    let mut nodes = r#""shape": {"op": "Const", "attrs": {"dtype": "int32", "value": [2048, 2048]}},
+        "part": {"op": "Const", "attrs": {"dtype": "float32", "value": 0.00048828125}},
+        "one": {"op": "Const", "attrs": {"dtype": "int32", "value": [1, 2048]}},
+        "y0": {"op": "Fill", "inputs": ["one", 1.0]}"#
+        .to_owned();
+    let mut first = Vec::new();
+    for layer in 1..=count {
+        write!(
+            nodes,
+            r#", "w{layer}": {{"op": "VarHandleOp", "attrs": {{"dtype": "float32", "shape": [2048, 2048]}}}},
+            "f{layer}": {{"op": "Fill", "inputs": ["shape", "part"]}},
+            "i{layer}": {{"op": "AssignVariableOp", "inputs": ["w{layer}", "f{layer}"]}},
+            "r{layer}": {{"op": "ReadVariableOp", "inputs": ["w{layer}"], "attrs": {{"dtype": "float32"}}}},
+            "y{layer}": {{"op": "MatMul", "inputs": ["y{}", "r{layer}"]}}"#,
+            layer - 1
+        )
+        .expect("text");
+        first.push(format!("\"i{layer}\""));
+    }
+    format!(
+        r#"{{"version": 1, "nodes": {{{nodes}, "sum": {{"op": "Sum", "inputs": ["y{count}", [0, 1]]}}}},
+        "init": [{}], "fetch": ["sum"]}}"#,
+        first.join(", ")
+    )
+}
+
+#[test]
+fn a_model_that_no_node_holds_alone_is_divided() {
+    let sandbox = Sandbox::new();
+    let node = |name| sandbox.node_with(name, &["--memory", "200MB", "--backend", "flex"]);
+    let (_first, _second) = (node("t/0"), node("t/1"));
+    // 201 MB of variables.
+    let graph = sandbox.file("graph.json", layers(12));
+
+    let plan = sandbox.run(&["plan", &graph, "--place", "auto", "--json"]).expect(0).json();
+    let devices: Vec<&str> =
+        plan["devices"].as_array().unwrap().iter().map(|device| device.as_str().unwrap()).collect();
+    assert_eq!(devices, ["/job:t/task:0/device:CPU:0", "/job:t/task:1/device:CPU:0"]);
+    for total in plan["totals"].as_array().unwrap() {
+        assert!(total["variable_bytes"].as_u64().unwrap() < 190_000_000, "{total}");
+    }
+    assert!(plan["expected"]["alone"].is_null(), "{}", plan["expected"]);
+    assert!(plan["expected"]["step_seconds"].as_f64().unwrap() > 0.0);
+
+    sandbox.run(&["submit", &graph, "--quiet", "--place", "auto", "--init"]).prints("2048.0");
+    // The variables are where they were.
+    sandbox.run(&["submit", &graph, "--quiet", "--place", "auto"]).prints("2048.0");
+}
+
+#[test]
+fn a_model_that_is_larger_than_the_mesh_is_refused_with_both_sizes() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node_with("t/0", &["--memory", "100MB", "--backend", "flex"]);
+    let graph = sandbox.file("graph.json", layers(12));
+    let parts = ["201 MB of variables", "task:0/device:CPU:0 has 100 MB", "add nodes"];
+    sandbox.run(&["submit", &graph, "--quiet", "--place", "auto"]).expect(4).complains(&parts);
+    sandbox
+        .run(&["submit", &graph, "--quiet"])
+        .expect(3)
+        .complains(&["ResourceExhausted", "of its 100 MB (--memory) in use"]);
+}
