@@ -1,6 +1,30 @@
 //! Plans: a graph, pruned for a run, placed on devices and split into pieces. [`Client::explain`](crate::Client::explain) returns
 //! one.
 
+/// The expectation of a plan that was placed by cost.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::plan::{PlaceBy, Signature};
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// g.op("Neg").name("y").input(2f32).build()?;
+/// let tasks = [Task::new("local", 0), Task::new("local", 1)];
+/// let cluster = LocalCluster::start(&tasks, BackendChoice::Auto)?;
+/// let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
+/// let options = SessionOptions { place_by: PlaceBy::Cost, ..SessionOptions::default() };
+/// let plan = cluster.explain(&g.finish()?, &tasks[1], signature, options).await?;
+/// // One node is not divided: it stays on the master's device.
+/// let estimate = plan.estimate.unwrap();
+/// assert_eq!(estimate.alone, Some((plan.pieces[0].device.clone(), estimate.step)));
+/// assert_eq!(plan.pieces[0].device.task, tasks[1]);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::plan::Estimate;
 /// The choice between a step that only computes, and one that is traced or fed value by value.
 ///
 /// ```
@@ -36,6 +60,18 @@ pub use meshtf_graph::plan::Mode;
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::plan::Piece;
+/// The rule for nodes whose requests several devices satisfy: an option of a session.
+///
+/// ```
+/// use meshtf::plan::PlaceBy;
+/// use meshtf::SessionOptions;
+///
+/// let options = SessionOptions { place_by: PlaceBy::Cost, ..SessionOptions::default() };
+/// assert_ne!(options.place_by, PlaceBy::default());
+/// assert_eq!(SessionOptions::default().place_by, PlaceBy::Names);
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::plan::PlaceBy;
 /// The device of a node, and the reason.
 ///
 /// ```
@@ -168,6 +204,7 @@ pub use meshtf_graph::plan::Transfer;
 ///         Why::Colocated { with } => format!("it must be where {with} is"),
 ///         Why::Soft { requested } => format!("there is no {requested}"),
 ///         Why::Default => "it names no device".to_owned(),
+///         Why::Cost => "a step is expected to end soonest so".to_owned(),
 ///     }
 /// }
 /// assert_eq!(reason(&Why::Soft { requested: "/device:GPU:0".into() }), "there is no /device:GPU:0");

@@ -25,7 +25,7 @@ pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member, TaskDoors};
 pub use constants::{Constants, Content};
 pub use flow::Flow;
 use meshtf_graph::NodeDef;
-use meshtf_graph::plan::{Piece, Signature, Summary};
+use meshtf_graph::plan::{Piece, PlaceBy, Signature, Summary};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, DeviceSpec, Task};
 use meshtf_tensor::failure::Failure;
@@ -121,9 +121,8 @@ pub struct SessionOptions {
     pub ends_with_its_tasks: bool,
     /// Devices that the session may use; all, if it is empty. It may always use the master's own.
     pub device_filters: Vec<DeviceSpec>,
-    /// Place nodes whose requests leave a choice of devices by cost: where a step is expected to end soonest, and within the
-    /// memory of the devices. Otherwise they are on the first device that they may have, the master's if that is one.
-    pub place_by_cost: bool,
+    /// The devices of nodes whose requests several satisfy.
+    pub place_by: PlaceBy,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
     /// Guard the session against the loss of a task: at least at this distance, between two steps, a copy of the session's

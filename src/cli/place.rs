@@ -1,10 +1,12 @@
 //! `--place`, for the commands that run a graph on a mesh.
 
+use meshtf_graph::plan::PlaceBy;
+
 /// The choice of devices.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct PlaceArgs {
-    /// Choice of a device for nodes whose requests leave one. names: the master's, or the first by name. auto: by cost, so that
-    /// a step is expected to end soonest and no device has to hold more than its memory
+    /// Choice of a device for nodes whose device strings leave one. names: the master's, or the first by name. auto: so that a
+    /// step is expected to end soonest, and no device has to hold more than its memory
     #[arg(long, value_name = "RULE", value_enum, default_value_t)]
     place: Rule,
 }
@@ -17,8 +19,11 @@ enum Rule {
 }
 
 impl PlaceArgs {
-    /// Whether nodes are placed by cost.
-    pub fn by_cost(self) -> bool {
-        self.place == Rule::Auto
+    /// The rule of the sessions.
+    pub fn rule(self) -> PlaceBy {
+        match self.place {
+            Rule::Names => PlaceBy::Names,
+            Rule::Auto => PlaceBy::Cost,
+        }
     }
 }

@@ -83,8 +83,8 @@ pub(super) async fn plan(args: Args) -> Outcome {
     if let Some(at) = weights {
         check_weights("--weights", &job.graph, at)?;
     }
-    let (soft_placement, place_by_cost) = (args.soft_placement, args.place.by_cost());
-    let options = SessionOptions { soft_placement, place_by_cost, ..SessionOptions::default() };
+    let (soft_placement, place_by) = (args.soft_placement, args.place.rule());
+    let options = SessionOptions { soft_placement, place_by, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None, &Arc::default())?
     } else {
@@ -251,13 +251,10 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
 
 /// The sentence about the expected time of a step.
 fn expected(estimate: &Estimate) -> String {
-    let step = format!("{:.1?}", estimate.step);
+    let step = estimate.step;
     match &estimate.alone {
-        Some((_, alone)) if *alone == estimate.step => {
-            format!("expected: {step} per step; no division is expected to be faster")
-        }
-        Some((device, alone)) => format!("expected: {step} per step; {device} alone would take {alone:.1?}"),
-        None => format!("expected: {step} per step; no device alone has the memory for it"),
+        Some((device, alone)) => format!("expected: {step:.1?} per step; {alone:.1?} if all is on {device}"),
+        None => format!("expected: {step:.1?} per step; no device alone has the memory for it"),
     }
 }
 

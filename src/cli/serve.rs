@@ -130,8 +130,8 @@ impl Opening {
         };
         let first = if weights.is_some() { Vec::new() } else { job.init.clone() };
         let (graph, init) = Init::of(graph, &first);
-        let (soft_placement, place_by_cost) = (args.soft_placement, args.place.by_cost());
-        let options = SessionOptions { soft_placement, place_by_cost, ..SessionOptions::default() };
+        let (soft_placement, place_by) = (args.soft_placement, args.place.rule());
+        let options = SessionOptions { soft_placement, place_by, ..SessionOptions::default() };
         Ok(Opening { graph, init, first, weights, options })
     }
 

@@ -12,7 +12,7 @@ use meshtf::protocol::look::Fetched;
 use meshtf::trainer::stored::Which;
 use meshtf::trainer::weights::{At, Weights};
 use meshtf::{Client, Init, RunOutput, Session, StepEvent};
-use meshtf_graph::plan::Summary;
+use meshtf_graph::plan::{PlaceBy, Summary};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::counted;
@@ -121,9 +121,9 @@ pub(super) struct StepArgs {
     /// The distance between two copies of the session's state; `None`: there are none.
     #[arg(skip)]
     guard: Option<Duration>,
-    /// Nodes are placed by cost.
+    /// The devices of nodes whose device strings leave a choice.
     #[arg(skip)]
-    place_by_cost: bool,
+    place_by: PlaceBy,
 }
 
 /// Those who watch the steps.
@@ -148,8 +148,8 @@ fn numbers(fetched: &[Fetched]) -> String {
 }
 
 pub(super) async fn submit(mut args: Args) -> Outcome {
+    args.steps.place_by = args.place.rule();
     // One step has no earlier one to go back to.
-    args.steps.place_by_cost = args.place.by_cost();
     args.steps.guard = args.guard.every().filter(|_| args.steps.steps > 1);
     let map = args.steps.map.rules()?;
     let job = args.graph.read(args.steps.weights(map.as_ref()))?;
@@ -258,8 +258,8 @@ impl StepArgs {
     }
 
     async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64, keeper: &Keeper) -> Outcome {
-        let (soft_placement, place_by_cost, guard) = (self.soft_placement, self.place_by_cost, self.guard);
-        let options = SessionOptions { soft_placement, place_by_cost, guard, ..SessionOptions::default() };
+        let (soft_placement, place_by, guard) = (self.soft_placement, self.place_by, self.guard);
+        let options = SessionOptions { soft_placement, place_by, guard, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let map = self.map.rules()?;

@@ -264,14 +264,16 @@ impl Cluster {
         self.members.values().flat_map(|member| member.devices.iter().map(DeviceInfo::facts)).collect()
     }
 
-    /// The machine of each task, as a number: tasks that share an IP address are on one. So are those that no other machine
+    /// The machine of each task, as a number. Tasks of which one has all addresses of the other are on one machine; one address
+    /// in common is not enough, since bridges of containers have the same on every machine. So are those that no other machine
     /// reaches.
     pub(crate) fn machines(&self) -> BTreeMap<Task, usize> {
         let mut machines: Vec<BTreeSet<&str>> = Vec::new();
         let mut numbers = BTreeMap::new();
         for member in self.members.values() {
             let own = member.machine();
-            let is_same = |of: &BTreeSet<&str>| !of.is_disjoint(&own) || of.is_empty() && own.is_empty();
+            let is_same =
+                |of: &BTreeSet<&str>| of.is_empty() == own.is_empty() && (of.is_subset(&own) || own.is_subset(of));
             let number = machines.iter().position(is_same).unwrap_or(machines.len());
             match machines.get_mut(number) {
                 Some(known) => known.extend(own),
@@ -290,5 +292,28 @@ impl Cluster {
     /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_that_each_machine_has_does_not_make_them_one() {
+        let member = |index: u32, ips: &[&str]| {
+            let task = Task::new("t", index);
+            let addresses = ips.iter().map(|ip| format!("/ip4/{ip}/tcp/1")).collect();
+            Member { addresses, ..Member::bare(task.clone(), Peer::new(&*task.short()), Incarnation(1)) }
+        };
+        let machines = |members: &[(u32, &[&str])]| {
+            let cluster = Cluster::new(members.iter().map(|&(index, ips)| member(index, ips)));
+            cluster.machines().into_values().collect::<Vec<_>>()
+        };
+        let docker = "172.17.0.1";
+        let of = machines(&[(0, &["10.0.0.1", docker]), (1, &["10.0.0.2", docker]), (2, &["10.0.0.1"])]);
+        assert_eq!(of, [0, 1, 0]);
+        // Only on this machine, and by no address.
+        assert_eq!(machines(&[(0, &["127.0.0.1"]), (1, &[]), (2, &["10.0.0.1"])]), [0, 0, 1]);
     }
 }

@@ -10,6 +10,7 @@ mod claims;
 mod clockwork;
 mod homes;
 mod machine;
+mod placing;
 mod planner;
 mod sessions;
 mod traces;
@@ -23,14 +24,15 @@ use self::claims::Claims;
 use self::clockwork::Clockwork;
 use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
+use self::placing::log_placement;
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
 use meshtf_exec::{delivering, has_inline_work};
-use meshtf_graph::plan::{PieceOp, Plan, PlanOptions, Signature};
+use meshtf_graph::plan::{Plan, Signature};
 use meshtf_graph::{Graph, NodeDef};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
 use meshtf_tensor::lock::lock;
@@ -41,7 +43,7 @@ use crate::protocol::event::Event;
 use crate::protocol::look::SessionLook;
 use crate::protocol::runs::StepTimes;
 use crate::protocol::status::{LimitStatus, SessionStatus};
-use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
+use crate::protocol::{Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
 
 /// The limits of a master. To stay within them, it drops the items that were not used for longest.
@@ -277,7 +279,7 @@ impl Master {
             None => return Err(state.sessions.no_session(session)),
         };
         if let Some(of) = to_draw {
-            let plan = state.make_plan(of.graph(), &state.router.cluster(), &of.signature, &of.options);
+            let plan = state.plan_of(&of, &state.router.cluster());
             look.picture = plan.ok().map(|plan| plan.picture());
         }
         if let Some((number, traces)) = state.traces.of(session) {
@@ -509,27 +511,7 @@ impl State {
     }
 
     fn explain(&self, graph: Vec<NodeDef>, signature: &Signature, options: &SessionOptions) -> Result<Plan> {
-        self.make_plan(&Graph::new(graph)?, &self.router.cluster(), signature, options)
-    }
-
-    fn make_plan(
-        &self,
-        graph: &Graph,
-        cluster: &Cluster,
-        signature: &Signature,
-        session: &SessionOptions,
-    ) -> Result<Plan> {
-        let task = session.default_task.as_ref().unwrap_or(&self.task);
-        let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
-        let by_cost = session.place_by_cost.then(|| self.homes.facts(graph, cluster));
-        let soft_placement = session.soft_placement;
-        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement, by_cost };
-        let filters = &session.device_filters;
-        let mut devices = cluster.facts();
-        devices.retain(|DeviceFacts { name, .. }| {
-            filters.is_empty() || name.task == self.task || filters.iter().any(|filter| name.matches(filter))
-        });
-        Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
+        self.make_plan(&Graph::new(graph)?, &self.router.cluster(), signature, options, None)
     }
 
     /// Plans a signature, of the session's graph or of a separate one, and sends the pieces out; the session answers when they
@@ -545,12 +527,9 @@ impl State {
         let cluster = &*self.router.cluster();
         let asked = self.asked(client, request, id, SessionEvent::Prepare { request, signature, alone, cluster });
         let Some(mut of) = asked else { return };
-        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
+        let plan = self.plan_of(&of, cluster);
         if let (true, Ok(plan)) = (of.options.log_placement, &plan) {
             log_placement(plan);
-        }
-        if let (true, Ok(plan)) = (of.options.place_by_cost, &plan) {
-            self.homes.keep(plan, of.graph(), cluster);
         }
         plan.iter().for_each(|plan| of.draw(plan));
         self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
@@ -581,17 +560,6 @@ fn closed() -> Failure {
 fn note_limit(events: &Events, failure: &Failure) {
     if failure.code == Code::ResourceExhausted {
         events.note(Event::LimitReached { what: failure.to_string() });
-    }
-}
-
-/// Logs where each node of a plan is placed, as TensorFlow's servers do for `log_device_placement`.
-fn log_placement(plan: &Plan) {
-    for piece in &plan.pieces {
-        for node in &piece.nodes {
-            if let PieceOp::Op(op) = &node.op {
-                tracing::info!(target: "meshtf::placement", "{}: ({op}): {}", node.name, piece.device);
-            }
-        }
     }
 }
 

@@ -18,7 +18,7 @@ mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-pub use by_cost::{ByCost, Estimate};
+pub use by_cost::{ByCost, Estimate, PlaceBy};
 pub use error::{PlanError, Use};
 use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};
@@ -37,7 +37,7 @@ use crate::{Attrs, Graph, GraphError, Output, OutputType};
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a device,
-/// a placeholder that is needed and not fed, a node that no step can run, malformed loops; by cost: a graph that is too large.
+/// a placeholder that is needed and not fed, a node that no step can run, malformed loops.
 pub fn plan(
     graph: &Graph,
     devices: &[DeviceFacts],

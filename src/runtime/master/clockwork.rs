@@ -97,7 +97,7 @@ impl State {
     /// Makes a plan that a tick has asked for; what is to be planned then.
     fn plan_guarded(&self, handle: &Arc<Handle>, of: ToPlan) -> Option<ToPlan> {
         let cluster = &*self.router.cluster();
-        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
+        let plan = self.plan_of(&of, cluster);
         let event = match of.request {
             Some(request) => SessionEvent::Planned { request, of, plan, cluster },
             None => SessionEvent::Replanned { of, plan, cluster },

@@ -1,93 +1,133 @@
-//! The devices of variables and other resources that were placed by cost: a later session finds them where they are.
+//! The devices of variables that sessions placed by cost: each later plan finds them where they are.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use meshtf_graph::plan::{ByCost, Plan, Why};
-use meshtf_graph::{Graph, Node};
+use meshtf_graph::Graph;
+use meshtf_graph::plan::{ByCost, PlaceBy, Plan};
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::ids::Incarnation;
 use meshtf_tensor::lock::lock;
 
 use crate::protocol::Cluster;
 
-/// Most resources whose devices are remembered. More are placed anew by each plan, which gives the same device while the graph
-/// and the nodes of the mesh are the same.
+/// Most variables whose devices a master remembers for later sessions; a session remembers all of its own.
 const MAX_KEPT: usize = 1 << 16;
 
-/// The device of each resource by the name of its node, and the process that had it.
+/// The devices of the variables that a session has planned, by the names of their nodes. They stay for the session's life.
+#[derive(Debug, Default)]
+pub(super) struct SessionHomes {
+    kept: Mutex<BTreeMap<String, DeviceName>>,
+}
+
+/// The devices of variables that sessions have placed, with the process that had them. New sessions begin with them.
 #[derive(Default)]
 pub(super) struct Homes {
     kept: Mutex<BTreeMap<String, (DeviceName, Incarnation)>>,
 }
 
 impl Homes {
-    /// The facts by which a graph is placed on a cluster. Resources of processes that are gone are forgotten.
-    pub fn facts(&self, graph: &Graph, cluster: &Cluster) -> ByCost {
-        let mut kept = lock(&self.kept);
-        kept.retain(|_, (device, process)| {
-            cluster.member(&device.task).is_some_and(|member| member.incarnation == *process)
-        });
-        let home = |node: &Node| Some((node.name.clone(), kept.get(&node.name)?.0.clone()));
-        let homes = graph.nodes().filter_map(|(_, node)| home(node).filter(|_| makes_resource(node))).collect();
-        ByCost { machines: cluster.machines(), homes }
+    /// The facts by which a graph is placed by a rule; `None` if names decide.
+    pub fn facts(
+        &self,
+        graph: &Graph,
+        cluster: &Cluster,
+        rule: PlaceBy,
+        session: Option<&SessionHomes>,
+    ) -> Option<ByCost> {
+        if rule == PlaceBy::Names {
+            return None;
+        }
+        let of_session = session.map(|session| lock(&session.kept));
+        let kept = lock(&self.kept);
+        let home = |name: &String| {
+            let own = of_session.as_ref().and_then(|own| own.get(name));
+            let still = |(device, process): &&(DeviceName, Incarnation)| {
+                cluster.member(&device.task).is_some_and(|member| member.incarnation == *process)
+            };
+            own.or_else(|| kept.get(name).filter(still).map(|(device, _)| device)).cloned()
+        };
+        let variables = graph.nodes().filter(|(_, node)| node.op.makes_variable);
+        let homes = variables.filter_map(|(_, node)| Some((node.name.clone(), home(&node.name)?))).collect();
+        Some(ByCost { machines: cluster.machines(), homes })
     }
 
-    /// Remembers the resources of a plan that were placed by cost.
-    pub fn keep(&self, plan: &Plan, graph: &Graph, cluster: &Cluster) {
+    /// Remembers the variables of a plan of a session.
+    pub fn keep(&self, plan: &Plan, graph: &Graph, cluster: &Cluster, session: &Arc<SessionHomes>) {
+        let mut of_session = lock(&session.kept);
         let mut kept = lock(&self.kept);
-        for placement in plan.placements.iter().filter(|placement| placement.why == Why::Cost) {
-            let makes = graph.find(&placement.node).is_some_and(|id| makes_resource(graph.node(id)));
-            if let Some(member) = cluster.member(&placement.device.task)
-                && makes
-                && (kept.len() < MAX_KEPT || kept.contains_key(&placement.node))
-            {
-                kept.insert(placement.node.clone(), (placement.device.clone(), member.incarnation));
+        for placement in &plan.placements {
+            let is_variable = graph.find(&placement.node).is_some_and(|id| graph.node(id).op.makes_variable);
+            if !is_variable {
+                continue;
             }
+            of_session.entry(placement.node.clone()).or_insert_with(|| placement.device.clone());
+            let Some(member) = cluster.member(&placement.device.task) else { continue };
+            if kept.len() >= MAX_KEPT {
+                // Which one is forgotten does not matter: its session still knows it.
+                kept.pop_first();
+            }
+            kept.insert(placement.node.clone(), (placement.device.clone(), member.incarnation));
         }
     }
 }
 
-fn makes_resource(node: &Node) -> bool {
-    node.op.makes_variable || node.outputs.iter().any(|output| output.dtype.is_handle())
-}
-
 #[cfg(test)]
 mod tests {
-    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::plan::{PlanError, PlanOptions, Signature, plan};
     use meshtf_graph::read;
     use meshtf_tensor::device::{DeviceKind, Task};
 
     use super::*;
     use crate::protocol::{DeviceInfo, Member, Peer};
 
-    #[test]
-    fn variables_stay_until_their_process_ends() {
-        let tasks = [0, 1].map(|index| Task::new("t", index));
-        let cluster = |second: u64| {
-            let member = |task: &Task, process| Member {
-                devices: vec![DeviceInfo::named(task.device(DeviceKind::Cpu, 0))],
-                ..Member::bare(task.clone(), Peer::new(&*task.short()), Incarnation(process))
-            };
-            Cluster::new([member(&tasks[0], 1), member(&tasks[1], second)])
-        };
+    fn member(index: u32, process: u64) -> Member {
+        let task = Task::new("t", index);
+        Member {
+            devices: vec![DeviceInfo::named(task.device(DeviceKind::Cpu, 0))],
+            ..Member::bare(task.clone(), Peer::new(&*task.short()), Incarnation(process))
+        }
+    }
+
+    /// Plans a read of `w` for a master on a task; the task of `w`.
+    fn planned(homes: &Homes, session: &Arc<SessionHomes>, cluster: &Cluster, master: u32) -> Result<u32, PlanError> {
         let text = r#"{"version": 1, "nodes": {
             "w": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": [2]}},
             "y": {"op": "ReadVariableOp", "inputs": ["w"], "attrs": {"dtype": "float32"}}}}"#;
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
+        let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session));
+        let default_device = Task::new("t", master).device(DeviceKind::Cpu, 0);
+        let options = PlanOptions { default_device, soft_placement: false, by_cost };
+        let plan = plan(&graph, &cluster.facts(), &signature, &options)?;
+        homes.keep(&plan, &graph, cluster, session);
+        Ok(plan.placements[0].device.task.index)
+    }
+
+    #[test]
+    fn a_later_session_finds_variables_until_their_process_ends() {
         let homes = Homes::default();
-        // The device of `w` for a master on that task.
-        let device = |cluster: &Cluster, task: &Task| {
-            let by_cost = Some(homes.facts(&graph, cluster));
-            let options =
-                PlanOptions { default_device: task.device(DeviceKind::Cpu, 0), soft_placement: false, by_cost };
-            let plan = plan(&graph, &cluster.facts(), &signature, &options).unwrap();
-            homes.keep(&plan, &graph, cluster);
-            plan.placements[0].device.task.clone()
-        };
-        assert_eq!(device(&cluster(1), &tasks[1]), tasks[1]);
-        assert_eq!(device(&cluster(1), &tasks[0]), tasks[1], "it is there");
-        assert_eq!(device(&cluster(2), &tasks[0]), tasks[0], "it went with its process");
+        let of = |cluster: &Cluster, master| planned(&homes, &Arc::default(), cluster, master).unwrap();
+        let both = Cluster::new([member(0, 1), member(1, 1)]);
+        assert_eq!(of(&both, 1), 1);
+        assert_eq!(of(&both, 0), 1, "it is there");
+        assert_eq!(of(&Cluster::new([member(0, 1), member(1, 2)]), 0), 0, "it went with its process");
+    }
+
+    #[test]
+    fn a_variable_stays_for_its_session() {
+        let (homes, session) = (Homes::default(), Arc::default());
+        let of = |cluster: &Cluster, master| planned(&homes, &session, cluster, master);
+        // A node joins after the first plan.
+        assert_eq!(of(&Cluster::new([member(1, 1)]), 1).unwrap(), 1);
+        let both = Cluster::new([member(0, 1), member(1, 1)]);
+        assert_eq!(of(&both, 0).unwrap(), 1);
+        // Another session may have another master; neither changes the first.
+        assert_eq!(planned(&homes, &Arc::default(), &Cluster::new([member(0, 1)]), 0).unwrap(), 0);
+        assert_eq!(of(&both, 0).unwrap(), 1);
+        // A task that is down is named, and its variables are there again with its next process.
+        let down = of(&Cluster::new([member(0, 1)]), 0).unwrap_err();
+        assert!(matches!(down, PlanError::NoSuchDevice { is_task_down: true, .. }), "{down}");
+        assert_eq!(of(&Cluster::new([member(0, 1), member(1, 2)]), 0).unwrap(), 1);
     }
 }

@@ -33,6 +33,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId};
 
 use super::MasterLimits;
+use super::homes::SessionHomes;
 use crate::protocol::event::Event;
 use crate::protocol::guard::GuardReport;
 use crate::protocol::look::MAX_DRAWN;
@@ -88,6 +89,8 @@ pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
     pub signature: Signature,
+    /// The devices of the session's variables that were placed by cost.
+    pub homes: Arc<SessionHomes>,
     /// The request that it answers, if it comes from a tick.
     pub request: Option<RequestId>,
     picture: Option<Arc<Picture>>,
@@ -129,6 +132,7 @@ pub(super) struct Machine {
     graph: Arc<Graph>,
     constants: Stock,
     options: SessionOptions,
+    homes: Arc<SessionHomes>,
     plans: Plans,
     runs: Runs,
     /// When its client last made a request.
@@ -189,6 +193,7 @@ impl Machine {
             graph: Arc::new(graph),
             constants: Stock::default(),
             options,
+            homes: Arc::default(),
             plans: Plans::new(limits),
             runs: Runs::default(),
             used: now,
@@ -375,7 +380,14 @@ impl Machine {
     }
 
     fn to_plan(&self, of: Of, signature: Signature) -> ToPlan {
-        ToPlan { of, options: self.options.clone(), signature, request: None, picture: None }
+        ToPlan {
+            of,
+            options: self.options.clone(),
+            signature,
+            homes: Arc::clone(&self.homes),
+            request: None,
+            picture: None,
+        }
     }
 
     /// The plan is made; the request is answered when its pieces are registered, or now if there is none.

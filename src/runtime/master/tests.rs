@@ -10,12 +10,12 @@ use std::sync::{Condvar, Mutex};
 use meshtf_graph::plan::Piece;
 use meshtf_graph::read;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::DeviceName;
+use meshtf_tensor::device::{DeviceKind, DeviceName};
 use meshtf_tensor::failure::Reason;
 use meshtf_tensor::ids::{Incarnation, PieceId};
 
 use super::*;
-use crate::protocol::{DeviceInfo, Envelope, Member, Message, ToWorker};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Message, ToWorker};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,5 +1,6 @@
 //! The slow requests of clients, on the planning threads.
 
+use meshtf_graph::plan::PlaceBy;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::ids::{RequestId, SessionId};
 
@@ -7,13 +8,22 @@ use super::State;
 use super::planner::{PlanRequest, Work};
 use crate::protocol::{Peer, Request};
 
+impl State {
+    fn places_by_cost(&self, session: SessionId) -> bool {
+        self.sessions.find(session).is_some_and(|handle| handle.lock().machine.options().place_by == PlaceBy::Cost)
+    }
+}
+
 impl Work for State {
     fn nodes(&self, request: &Request) -> usize {
         let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().machine.graph().len());
         match request {
+            // The search takes longer than the rest.
+            Request::Explain { options, .. } if options.place_by == PlaceBy::Cost => usize::MAX,
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
             Request::PrepareAlone { nodes, .. } => nodes.len(),
+            Request::Prepare { session, .. } if self.places_by_cost(*session) => usize::MAX,
             Request::Prepare { session, .. } => known(session),
             Request::Run { .. }
             | Request::Feed { .. }

@@ -1,8 +1,9 @@
 //! Placement by cost: a device for each group of nodes that leaves a choice, so that a step is expected to end soonest and no
 //! device has to hold more than its memory.
 //!
-//! The choice is made for the whole graph, not for the nodes of one signature: a variable is thus on the same device for every
-//! step of a session. Costs are estimates ([`work`]); a step is played through by them ([`schedule`]), and better choices are
+//! The choice is made for the whole graph, not for the nodes of one signature, so that variables are where they serve all of a
+//! session's steps. What keeps state other than variables, uses files, or is in a loop of Enter and Exit stays where names put
+//! it. Costs are estimates ([`work`]); a step is played through by them ([`schedule`]), and better choices are
 //! looked for ([`search`]). The same graph and facts give the same choice.
 
 mod schedule;
@@ -14,28 +15,39 @@ mod work;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshtf_tensor::device::{DeviceFacts, DeviceName, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec, Task};
 use serde::{Deserialize, Serialize};
 
 use self::schedule::{Cost, Player};
 pub(super) use self::work::MAX_COPIED_BYTES;
 use self::work::Problem;
 use super::group::Groups;
-use super::{PlanError, PlanOptions};
 use crate::{Graph, NodeId};
 
+/// Most nodes of a graph that is placed by cost; a larger one is placed by names.
+const MAX_NODES: usize = 100_000;
 /// A choice of several devices is expected to be faster than one device by at least this part, in percent: estimates differ
 /// from what a run takes.
 const GAIN_PERCENT: u64 = 10;
 /// The master's device is preferred to another one that is expected to be faster by at most this part, in percent.
 const NEAR_PERCENT: u64 = 5;
 
+/// The rule by which nodes are placed whose requests several devices satisfy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PlaceBy {
+    /// On the first of these devices: the master's if it is one of them.
+    #[default]
+    Names,
+    /// Where a step is expected to end soonest, within the memory of the devices.
+    Cost,
+}
+
 /// The facts, besides those of the devices, by which nodes are placed by cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ByCost {
     /// The machine of each task, as a number; tasks that are not named have a machine of their own.
     pub machines: BTreeMap<Task, usize>,
-    /// The device of nodes that were placed before: they stay there if it still exists.
+    /// The device of variables that were placed before, by the names of their nodes: they stay there.
     pub homes: BTreeMap<String, DeviceName>,
 }
 
@@ -44,8 +56,8 @@ pub struct ByCost {
 pub struct Estimate {
     /// The time of a step.
     pub step: Duration,
-    /// The best device that could hold all nodes of the graph that leave a choice, and the time of the step there; `None` if
-    /// there is none with the memory for them.
+    /// The best device for all nodes of the graph that leave a choice, and the time of the step with all of them there; `None`
+    /// if none has the memory for them.
     pub alone: Option<(DeviceName, Duration)>,
 }
 
@@ -64,50 +76,49 @@ impl Chosen {
     }
 }
 
-/// Chooses devices for the groups of a graph. The estimate is of a step in which the nodes run for which `runs` holds.
-///
-/// # Errors
-/// TooLarge if the variables and constants do not fit into the memory of the devices.
+/// Chooses devices for the groups of a graph; `None` if it is too large for a search. `by_name` is the device of a request by
+/// names. The estimate is of a step in which the nodes run for which `runs` holds.
 pub(super) fn choose(
     graph: &Graph,
     groups: &Groups,
     devices: &[DeviceFacts],
-    options: &PlanOptions,
     by_cost: &ByCost,
+    by_name: impl FnMut(&DeviceSpec) -> Option<usize>,
     runs: impl Fn(NodeId) -> bool,
-) -> Result<Chosen, PlanError> {
-    let mut problem = Problem::of(graph, groups, devices, options, by_cost);
-    let mut player = Player::new(&problem);
-    let singles: Vec<(usize, Cost)> =
-        (0..devices.len()).map(|device| (device, player.play(&problem.all_on(device)))).collect();
-    let (alone, of_alone) = best_single(&singles, problem.default);
-    let (split, of_split) =
-        if of_alone.over == 0 && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency() {
-            // The first value would not be there before it is done.
-            (problem.all_on(alone), of_alone)
-        } else {
-            search::best(&problem, &mut player, &problem.all_on(alone), of_alone)
-        };
-    let is_worth_it = of_split.over < of_alone.over
-        || of_split.over == of_alone.over && of_split.time < of_alone.time / 100 * (100 - GAIN_PERCENT);
-    let units = if is_worth_it { split } else { problem.all_on(alone) };
-    if let Some(lacking) = problem.lacking(&units) {
-        return Err(lacking);
+) -> Option<Chosen> {
+    if graph.len() > MAX_NODES {
+        return None;
     }
+    let mut problem = Problem::of(graph, groups, devices, by_cost, by_name);
+    let mut player = Player::new(&problem);
+    let mut play = |device: usize| (device, player.play(&problem.all_on(device)));
+    let singles: Vec<(usize, Cost)> = problem.common.iter().map(|&device| play(device)).collect();
+    let (alone, of_alone) = best_single(&singles, problem.default);
+    let on_one = problem.all_on(alone);
+    // The first value would not be on another processor before one device is done.
+    let is_short = of_alone.over == 0 && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
+    let units = if is_short {
+        on_one.clone()
+    } else {
+        let (split, of_split) = search::best(&problem, &mut player, &on_one, of_alone);
+        let is_faster = of_split.time < of_alone.time / 100 * (100 - GAIN_PERCENT);
+        let is_worth_it = of_split.over < of_alone.over || of_split.over == of_alone.over && is_faster;
+        if is_worth_it { split } else { on_one.clone() }
+    };
     let of_node = graph.nodes().map(|(id, _)| problem.chosen(id, &units)).collect();
     problem.leave_out(|id| !runs(id));
     let mut player = Player::new(&problem);
     let mut time = |units: &[usize]| Duration::from_nanos(player.play(units).time);
     let step = time(&units);
-    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), time(&problem.all_on(alone))));
-    Ok(Chosen { of_node, estimate: Estimate { step, alone } })
+    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), time(&on_one)));
+    Some(Chosen { of_node, estimate: Estimate { step, alone } })
 }
 
 /// The device that serves best alone: the default one unless another is faster by more than [`NEAR_PERCENT`].
 fn best_single(singles: &[(usize, Cost)], default: usize) -> (usize, Cost) {
-    let best =
-        *singles.iter().min_by_key(|(device, cost)| (cost.over, cost.time, *device != default)).expect("a device");
-    let own = singles[default];
+    let least = |(device, cost): &&(usize, Cost)| (cost.over, cost.time, *device != default);
+    let best = singles.iter().min_by_key(least).copied().unwrap_or((default, Cost::default()));
+    let own = singles.iter().find(|(device, _)| *device == default).copied().unwrap_or(best);
     let is_near = own.1.over == best.1.over && own.1.time <= best.1.time.saturating_mul(100 + NEAR_PERCENT) / 100;
     if is_near { own } else { best }
 }

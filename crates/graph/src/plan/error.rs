@@ -4,7 +4,6 @@ use std::fmt;
 
 use meshtf_tensor::device::{DeviceName, DeviceSpec};
 use meshtf_tensor::failure::{Code, Failure, Reason, counted};
-use meshtf_tensor::memory::Bytes;
 use meshtf_tensor::{DType, PartialShape};
 
 use crate::GraphError;
@@ -62,19 +61,6 @@ pub enum PlanError {
     /// No node of the mesh is up.
     #[error("no node is up, so there is no device to run the graph on")]
     NoDevices,
-    /// By cost: the variables and constants do not fit into the memory of the devices.
-    #[error(
-        "the graph has {} of variables and constants, for which the devices have no memory: {}; add nodes, or start them with more \
-         --memory",
-        Bytes(*needed as usize),
-        with_memory(devices)
-    )]
-    TooLarge {
-        /// Their bytes.
-        needed: u64,
-        /// The devices with the bytes of their memories, as far as they are known.
-        devices: Vec<(String, u64)>,
-    },
     /// No device satisfies the request of a node.
     #[error(
         "Cannot assign a device for operation {node}: {node} was explicitly assigned to {requested} but available devices are [ {} ]. {hint}",
@@ -131,7 +117,6 @@ impl PlanError {
         match self {
             PlanError::NoSuchNode { .. } => Code::NotFound,
             PlanError::NoDevices => Code::Unavailable,
-            PlanError::TooLarge { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         }
     }
@@ -167,7 +152,6 @@ impl From<PlanError> for Failure {
             | PlanError::CannotRun(_)
             | PlanError::NothingAsked
             | PlanError::FedTwice { .. }
-            | PlanError::TooLarge { .. }
             | PlanError::NoDevices => failure,
         }
     }
@@ -186,12 +170,6 @@ impl fmt::Display for Use {
 /// TensorFlow's name for a dtype in messages: `float` for float32.
 fn tf_name(dtype: DType) -> String {
     dtype.proto_name().to_lowercase()
-}
-
-fn with_memory(devices: &[(String, u64)]) -> String {
-    let listed =
-        devices.iter().take(MAX_LISTED).map(|(device, bytes)| format!("{device} has {}", Bytes(*bytes as usize)));
-    listed.collect::<Vec<_>>().join(", ")
 }
 
 fn and_shape(shape: &PartialShape) -> impl fmt::Display + '_ {

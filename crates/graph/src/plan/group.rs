@@ -12,6 +12,7 @@ use super::PlanError;
 use crate::{Attr, Graph, Node, NodeId};
 
 /// The nodes of a graph in groups that share a device: a union-find forest.
+#[derive(Default)]
 pub(super) struct Groups {
     parents: Vec<u32>,
     sizes: Vec<u32>,

@@ -5,7 +5,7 @@
 //!
 //! Of several devices that satisfy a request, the first of these is chosen: the default device, a device of the default
 //! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU. The choice depends
-//! on names alone, unless the options ask for one by cost ([`by_cost`]).
+//! on names alone, unless the options ask for a choice by cost ([`by_cost`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::by_cost::{self, Chosen, Estimate, MAX_COPIED_BYTES};
-use super::group::{GroupSpec, Groups};
+use super::group::Groups;
 use super::prune::{Item, ItemOp, PrunedGraph};
 use super::{Placement, PlanError, PlanOptions, Why};
 use crate::op::Role;
@@ -46,19 +46,8 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &Pla
         return Err(PlanError::NoDevices);
     }
     let groups = Groups::of(pruned.graph, options.soft_placement);
-    let by_cost = options.by_cost.as_ref();
-    let run: HashSet<NodeId> = pruned
-        .items
-        .iter()
-        .filter_map(|item| match item.op {
-            ItemOp::Node(id) => Some(id),
-            _ => None,
-        })
-        .collect();
-    let choose = |by_cost| by_cost::choose(pruned.graph, &groups, &devices, options, by_cost, |id| run.contains(&id));
-    let by_cost = by_cost.map(choose).transpose()?;
-    let mut placer =
-        Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new(), by_cost: by_cost.as_ref() };
+    let mut placer = Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new(), by_cost: None };
+    placer.choose_by_cost()?;
 
     let mut homes: Vec<Home> = Vec::with_capacity(pruned.items.len());
     for item in 0..pruned.items.len() {
@@ -89,7 +78,8 @@ pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &Pla
     placements.sort_by_key(|&(id, _)| id);
     let placements = placements.into_iter().map(|(_, placement)| placement).collect();
     let of_item = homes.iter().map(|homes| homes.iter().map(|home| home.device).collect()).collect();
-    Ok(Placed { devices, of_item, placements, estimate: by_cost.map(|chosen| chosen.estimate) })
+    let estimate = placer.by_cost.map(|chosen| chosen.estimate);
+    Ok(Placed { devices, of_item, placements, estimate })
 }
 
 /// The device of an item, and the reason for it.
@@ -198,7 +188,7 @@ struct Placer<'a> {
     /// The choice made for each request.
     chosen: HashMap<DeviceSpec, Option<Choice>>,
     /// The choice by cost.
-    by_cost: Option<&'a Chosen>,
+    by_cost: Option<Chosen>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -208,6 +198,28 @@ struct Choice {
 }
 
 impl Placer<'_> {
+    /// Chooses devices by cost, if the options say so.
+    ///
+    /// # Errors
+    /// NoSuchDevice for a variable that was placed before on a device that is not there.
+    fn choose_by_cost(&mut self) -> Result<(), PlanError> {
+        let Some(by_cost) = &self.options.by_cost else { return Ok(()) };
+        let (pruned, devices) = (self.pruned, self.devices);
+        let node = |item: &Item| if let ItemOp::Node(id) = item.op { Some(id) } else { None };
+        let run: HashSet<NodeId> = pruned.items.iter().filter_map(node).collect();
+        for (name, home) in &by_cost.homes {
+            let is_gone = devices.iter().all(|device| device.name != *home);
+            if let Some(id) = pruned.graph.find(name).filter(|id| is_gone && run.contains(id)) {
+                return Err(self.no_such_device(id, DeviceSpec::from(home)));
+            }
+        }
+        let groups = std::mem::take(&mut self.groups);
+        let by_name = |spec: &DeviceSpec| self.choose(spec).map(|choice| choice.device);
+        let chosen = by_cost::choose(pruned.graph, &groups, devices, by_cost, by_name, |id| run.contains(&id));
+        (self.groups, self.by_cost) = (groups, chosen);
+        Ok(())
+    }
+
     /// Whether the node has neither a request nor a group, so that nothing binds it to a device.
     fn is_free(&self, id: NodeId) -> bool {
         self.groups.is_single(id) && self.groups.requests[id.index()].is_open()
@@ -224,13 +236,14 @@ impl Placer<'_> {
         if let Some(fault) = self.groups.fault(graph, group) {
             return Err(fault);
         }
-        if let Some(device) = self.by_cost.and_then(|chosen| chosen.device(id)) {
+        if let Some(device) = self.by_cost.as_ref().and_then(|chosen| chosen.device(id)) {
             return Ok(Home { device, why: Why::Cost });
         }
         let own = self.groups.requests[id.index()].clone();
         let whole = self.groups.specs[group.index()].clone();
         let Some(Choice { device, is_soft }) = self.choose(&whole.spec) else {
-            return Err(self.no_such_device(id, &own, &whole));
+            let is_own = !own.is_open() && self.choose(&own).is_none();
+            return Err(self.no_such_device(id, if is_own { own } else { whole.spec }));
         };
         let why = if self.groups.is_single(id) || !own.is_open() {
             let has_own = self.devices[device].name.matches(&own);
@@ -294,9 +307,8 @@ impl Placer<'_> {
         graph.nodes().find(|(_, node)| is_for(node)).map_or(id, |(consumer, _)| consumer)
     }
 
-    fn no_such_device(&mut self, id: NodeId, own: &DeviceSpec, whole: &GroupSpec) -> PlanError {
+    fn no_such_device(&self, id: NodeId, requested: DeviceSpec) -> PlanError {
         let node = self.pruned.graph.node(self.placed_by_user(id));
-        let requested = if !own.is_open() && self.choose(own).is_none() { own.clone() } else { whole.spec.clone() };
         let (hint, is_task_down) = hint(&requested, self.devices);
         PlanError::NoSuchDevice {
             node: node.name.clone(),

@@ -1,7 +1,10 @@
 //! A step played through: each processor computes one node at a time, in the order of the paths that take longest, and values
 //! travel as [`Way`](super::work::Way)s take.
 
-use super::work::{Job, Problem};
+use std::cmp::Reverse;
+use std::rc::Rc;
+
+use super::work::{Job, Problem, Taken};
 
 /// The expectation of a choice of devices. Less is better, memory first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +17,15 @@ pub(super) struct Cost {
     pub crossings: u64,
 }
 
+/// A value on another device than the one that made it.
+#[derive(Clone, Copy)]
+struct Copied {
+    port: u32,
+    device: usize,
+    since: u64,
+    bytes: u64,
+}
+
 /// The player of a problem, with memory that it uses again.
 pub(super) struct Player<'a> {
     problem: &'a Problem,
@@ -21,16 +33,19 @@ pub(super) struct Player<'a> {
     order: Vec<usize>,
     /// When each job is done.
     done: Vec<u64>,
-    /// The devices beside its own that have the value of a job, and since when.
-    copies: Vec<Vec<(usize, u64)>>,
-    /// The consumers of each value that have not had it.
-    open: Vec<u32>,
+    /// The copies of the values of each job on other devices.
+    copies: Vec<Vec<Copied>>,
     clocks: Vec<u64>,
+    /// The consumers of each value that have not had it, for the memory.
+    open: Vec<u32>,
     /// Bytes that each memory has at the moment, and at most.
     now: Vec<u64>,
     peak: Vec<u64>,
     /// When the last value from one device to another has left.
     links: Vec<u64>,
+    /// The units that were met in the present look for followers: those with its number.
+    met: Vec<u32>,
+    looks: u32,
 }
 
 impl<'a> Player<'a> {
@@ -46,28 +61,58 @@ impl<'a> Player<'a> {
             now: vec![0; memories],
             peak: vec![0; memories],
             links: vec![0; devices * devices],
+            met: vec![0; problem.candidates.len()],
+            looks: 0,
         }
     }
 
     /// The expectation of a step with these devices of the units.
     pub fn play(&mut self, units: &[usize]) -> Cost {
         self.begin();
-        for (unit, &device) in units.iter().enumerate() {
-            self.take(self.problem.processors[device].memory, self.problem.stored[unit]);
-        }
         let problem = self.problem;
-        let (mut end, mut crossings) = (0, 0);
+        let (mut end, mut crossings) = (0u64, 0);
         for place in 0..self.order.len() {
             let at = self.order[place];
             let job = &problem.jobs[at];
             let device = units[job.unit];
             let ready = self.ready(job, device, |unit| units[unit]);
             let done = self.run(at, device, ready);
-            crossings += self.release(job, |unit| units[unit]);
+            crossings += self.copy(job, |unit| units[unit]);
             let returned = if job.is_result { problem.way(device, problem.default).time(job.makes) } else { 0 };
-            end = end.max(done + returned);
+            end = end.max(done.saturating_add(returned));
         }
-        Cost { over: self.over(), time: end, crossings }
+        Cost { over: self.over(units), time: end, crossings }
+    }
+
+    /// The bytes by which the memories are exceeded if the jobs run one after the other in the order of the graph. By their times,
+    /// the first values of all variables would be there before the first variable has its own.
+    fn over(&mut self, units: &[usize]) -> u64 {
+        let problem = self.problem;
+        self.now.fill(0);
+        self.peak.fill(0);
+        self.copies.iter_mut().for_each(Vec::clear);
+        self.open.iter_mut().zip(&problem.jobs).for_each(|(open, job)| *open = job.consumers);
+        for (unit, &device) in units.iter().enumerate() {
+            self.take(problem.processors[device].memory, problem.stored[unit]);
+        }
+        for job in &problem.jobs {
+            self.take(problem.processors[units[job.unit]].memory, job.makes);
+            self.copy(job, |unit| units[unit]);
+            for taken in &job.inputs {
+                let from = taken.from;
+                self.open[from] = self.open[from].saturating_sub(1);
+                if self.open[from] == 0 {
+                    let made = (units[problem.jobs[from].unit], problem.jobs[from].makes);
+                    let copied = self.copies[from].iter().map(|copy| (copy.device, copy.bytes));
+                    for (device, bytes) in copied.chain([made]) {
+                        let now = &mut self.now[problem.processors[device].memory];
+                        *now = now.saturating_sub(bytes);
+                    }
+                }
+            }
+        }
+        let over = |(limit, peak): (&Option<u64>, &u64)| limit.map_or(0, |limit| peak.saturating_sub(limit));
+        problem.memories.iter().zip(&self.peak).map(over).fold(0, u64::saturating_add)
     }
 
     /// Chooses for each node in order the device on which it would be done first, of those that have memory for it. Nodes that
@@ -75,99 +120,103 @@ impl<'a> Player<'a> {
     pub fn list(&mut self) -> Vec<usize> {
         self.begin();
         let problem = self.problem;
-        let mut units: Vec<Option<usize>> =
-            problem.candidates.iter().map(|of| if let [only] = of[..] { Some(only) } else { None }).collect();
+        let only = |of: &Rc<[usize]>| if let [only] = of[..] { Some(only) } else { None };
+        let mut units: Vec<Option<usize>> = problem.candidates.iter().map(only).collect();
+        self.now.fill(0);
         for (unit, device) in units.iter().enumerate() {
             if let Some(device) = *device {
-                self.take(problem.processors[device].memory, problem.stored[unit]);
+                self.store(device, problem.stored[unit]);
             }
         }
         for place in 0..self.order.len() {
             let at = self.order[place];
             let job = &problem.jobs[at];
-            let device = match units[job.unit] {
-                Some(device) => device,
-                None if job.work.is_none() => continue,
-                None => {
-                    let least = |&device: &usize| {
-                        let lacks = self.lacks(at, device, &units);
-                        let ready = self.ready(job, device, |unit| units[unit].unwrap_or(device));
-                        let begin = ready.max(self.clocks[problem.processors[device].clock]);
-                        (lacks, begin + problem.time(job, device), device != problem.default)
-                    };
-                    problem.candidates[job.unit].iter().copied().min_by_key(least).unwrap_or(problem.default)
-                }
-            };
-            self.settle(at, device, &mut units);
+            if units[job.unit].is_none() && job.work.is_none() {
+                continue;
+            }
+            let followers = self.followers(at, &units);
+            let device = units[job.unit].unwrap_or_else(|| {
+                let stored = followers.iter().map(|&unit| problem.stored[unit]).fold(0, u64::saturating_add);
+                let least = |&device: &usize| {
+                    let lacks = self.lacks(stored.saturating_add(job.makes), device);
+                    let ready = self.ready(job, device, |unit| units[unit].unwrap_or(device));
+                    let begin = ready.max(self.clocks[problem.processors[device].clock]);
+                    (lacks, begin.saturating_add(problem.time(job, device)), device != problem.default)
+                };
+                problem.candidates[job.unit].iter().copied().min_by_key(least).unwrap_or(problem.default)
+            });
+            for unit in followers {
+                let device = problem.settled(unit, device);
+                units[unit] = Some(device);
+                self.store(device, problem.stored[unit]);
+            }
             let ready = self.ready(job, device, |unit| units[unit].unwrap_or(device));
             self.run(at, device, ready);
-            self.release(job, |unit| units[unit].unwrap_or(device));
+            self.copy(job, |unit| units[unit].unwrap_or(device));
         }
-        let chosen = units.into_iter().zip(&problem.candidates);
-        chosen.map(|(device, of)| device.unwrap_or_else(|| problem.preferred(of))).collect()
+        let device =
+            |(unit, device): (usize, Option<usize>)| device.unwrap_or_else(|| problem.settled(unit, problem.default));
+        units.into_iter().enumerate().map(device).collect()
     }
 
     /// The units without a device among a job's own and those of its inputs, and theirs, that only store and pass on.
-    fn followers(&self, at: usize, units: &[Option<usize>]) -> Vec<usize> {
-        let mut found = Vec::new();
-        let mut open = vec![at];
+    fn followers(&mut self, at: usize, units: &[Option<usize>]) -> Vec<usize> {
+        self.looks += 1;
+        let (mut found, mut open) = (Vec::new(), vec![at]);
         while let Some(at) = open.pop() {
             let job = &self.problem.jobs[at];
-            if units[job.unit].is_none() && !found.contains(&job.unit) {
+            if units[job.unit].is_none() && self.met[job.unit] != self.looks {
+                self.met[job.unit] = self.looks;
                 found.push(job.unit);
             }
-            let still = |&&(from, _): &&(usize, u64)| {
-                let from = &self.problem.jobs[from];
-                from.work.is_none() && units[from.unit].is_none() && !found.contains(&from.unit)
-            };
-            open.extend(job.inputs.iter().filter(still).map(|&(from, _)| from));
+            for taken in &job.inputs {
+                let from = &self.problem.jobs[taken.from];
+                if from.work.is_none() && units[from.unit].is_none() && self.met[from.unit] != self.looks {
+                    open.push(taken.from);
+                }
+            }
         }
         found
     }
 
-    /// The bytes that the memory of a device lacks for a job and its followers.
-    fn lacks(&self, at: usize, device: usize, units: &[Option<usize>]) -> u64 {
+    /// The bytes that the memory of a device lacks for so many more.
+    fn lacks(&self, more: u64, device: usize) -> u64 {
         let memory = self.problem.processors[device].memory;
-        let Some(limit) = self.problem.memories[memory] else { return 0 };
-        let stored =
-            self.followers(at, units).iter().fold(0u64, |all, &unit| all.saturating_add(self.problem.stored[unit]));
-        let needed = self.peak[memory].max(self.now[memory].saturating_add(self.problem.jobs[at].makes));
-        needed.saturating_add(stored).saturating_sub(limit)
-    }
-
-    /// Gives a job and its followers a device, as far as their units may have it.
-    fn settle(&mut self, at: usize, device: usize, units: &mut [Option<usize>]) {
-        for unit in self.followers(at, units) {
-            let of = &self.problem.candidates[unit];
-            let device = if of.contains(&device) { device } else { self.problem.preferred(of) };
-            units[unit] = Some(device);
-            let memory = self.problem.processors[device].memory;
-            self.take(memory, self.problem.stored[unit]);
-            self.peak[memory] = self.peak[memory].saturating_add(self.problem.stored[unit]);
-        }
+        let limit = self.problem.memories[memory];
+        limit.map_or(0, |limit| self.now[memory].saturating_add(more).saturating_sub(limit))
     }
 
     fn begin(&mut self) {
         self.done.fill(0);
         self.copies.iter_mut().for_each(Vec::clear);
-        self.open.iter_mut().zip(&self.problem.jobs).for_each(|(open, job)| *open = job.consumers);
-        for of in [&mut self.clocks, &mut self.now, &mut self.peak, &mut self.links] {
-            of.fill(0);
-        }
+        self.clocks.fill(0);
+        self.links.fill(0);
+    }
+
+    /// Something that stays is in the memory of a device.
+    fn store(&mut self, device: usize, bytes: u64) {
+        let now = &mut self.now[self.problem.processors[device].memory];
+        *now = now.saturating_add(bytes);
     }
 
     /// When the inputs of a job are on a device.
     fn ready(&self, job: &Job, device: usize, of: impl Fn(usize) -> usize) -> u64 {
-        let arrives = |&(from, bytes): &(usize, u64)| {
-            let source = self.source(from, &of);
-            if let Some((_, since)) = self.copies[from].iter().find(|(on, _)| *on == device) {
-                return *since;
-            }
-            let way = self.problem.way(source, device);
-            let leaves = if source == device { 0 } else { self.links[source * self.clocks.len() + device] };
-            self.done[from].max(leaves) + way.time(bytes)
-        };
+        let arrives = |taken: &Taken| self.arrival(taken, self.source(taken.from, &of), device);
         job.inputs.iter().map(arrives).max().unwrap_or(0)
+    }
+
+    /// When a value is on a device.
+    fn arrival(&self, taken: &Taken, source: usize, device: usize) -> u64 {
+        let done = self.done[taken.from];
+        if source == device {
+            return done;
+        }
+        if let Some(copy) = self.copies[taken.from].iter().find(|copy| copy.device == device && copy.port == taken.port)
+        {
+            return copy.since;
+        }
+        let leaves = done.max(self.links[source * self.clocks.len() + device]);
+        leaves.saturating_add(self.problem.way(source, device).time(taken.bytes))
     }
 
     /// The device from which the value of a job comes.
@@ -182,37 +231,27 @@ impl<'a> Player<'a> {
         let (job, processor) = (&problem.jobs[at], &problem.processors[device]);
         let time = problem.time(job, device);
         let begin = if time == 0 { ready } else { ready.max(self.clocks[processor.clock]) };
-        self.done[at] = begin + time;
+        self.done[at] = begin.saturating_add(time);
         if time > 0 {
-            self.clocks[processor.clock] = begin + time;
+            self.clocks[processor.clock] = self.done[at];
         }
-        self.take(processor.memory, job.makes);
         self.done[at]
     }
 
-    /// The job has its inputs: copies are noted, and values that nobody needs any more released. Returns the number of copies.
-    fn release(&mut self, job: &Job, of: impl Fn(usize) -> usize) -> u64 {
+    /// The inputs of a job are on its device. Returns the number of values that were not.
+    fn copy(&mut self, job: &Job, of: impl Fn(usize) -> usize) -> u64 {
         let problem = self.problem;
         let device = of(job.unit);
         let mut copies = 0;
-        for &(from, bytes) in &job.inputs {
-            let source = self.source(from, &of);
-            if source != device && bytes > 0 && !self.copies[from].iter().any(|(on, _)| *on == device) {
-                let link = source * self.clocks.len() + device;
-                let since = self.done[from].max(self.links[link]) + problem.way(source, device).time(bytes);
-                self.links[link] = since;
+        for taken in &job.inputs {
+            let (from, source) = (taken.from, self.source(taken.from, &of));
+            let is_there = |copy: &Copied| copy.device == device && copy.port == taken.port;
+            if source != device && taken.bytes > 0 && !self.copies[from].iter().any(is_there) {
+                let since = self.arrival(taken, source, device);
+                self.links[source * self.clocks.len() + device] = since;
+                self.copies[from].push(Copied { port: taken.port, device, since, bytes: taken.bytes });
+                self.take(problem.processors[device].memory, taken.bytes);
                 copies += 1;
-                self.copies[from].push((device, since));
-                self.take(problem.processors[device].memory, bytes);
-            }
-            self.open[from] = self.open[from].saturating_sub(1);
-            if self.open[from] == 0 {
-                let memory = problem.processors[of(problem.jobs[from].unit)].memory;
-                self.now[memory] = self.now[memory].saturating_sub(problem.jobs[from].makes);
-                for place in 0..self.copies[from].len() {
-                    let memory = problem.processors[self.copies[from][place].0].memory;
-                    self.now[memory] = self.now[memory].saturating_sub(bytes);
-                }
             }
         }
         copies
@@ -222,10 +261,13 @@ impl<'a> Player<'a> {
         self.now[memory] = self.now[memory].saturating_add(bytes);
         self.peak[memory] = self.peak[memory].max(self.now[memory]);
     }
+}
 
-    fn over(&self) -> u64 {
-        let limits = self.problem.memories.iter().zip(&self.peak);
-        limits.fold(0u64, |all, (limit, peak)| all.saturating_add(limit.map_or(0, |limit| peak.saturating_sub(limit))))
+#[cfg(test)]
+impl Player<'_> {
+    /// The bytes that are in a memory after a step.
+    pub fn held(&self, memory: usize) -> u64 {
+        self.now[memory]
     }
 }
 
@@ -236,12 +278,12 @@ fn order(problem: &Problem) -> Vec<usize> {
     for (at, job) in problem.jobs.iter().enumerate().rev() {
         let times = problem.candidates[job.unit].iter().map(|&device| problem.time(job, device));
         ahead[at] = ahead[at].saturating_add(times.min().unwrap_or(0));
-        for &(from, _) in job.inputs.iter().filter(|&&(from, _)| from < at) {
-            ahead[from] = ahead[from].max(ahead[at]);
+        for taken in job.inputs.iter().filter(|taken| taken.from < at) {
+            ahead[taken.from] = ahead[taken.from].max(ahead[at]);
         }
     }
     let mut order: Vec<usize> = (0..problem.jobs.len()).collect();
     // Stable, so that jobs that take no time stay before their consumers.
-    order.sort_by_key(|&at| std::cmp::Reverse(ahead[at]));
+    order.sort_by_key(|&at| Reverse(ahead[at]));
     order
 }

@@ -6,7 +6,7 @@ use super::work::Problem;
 /// Most choices of which each is tried.
 const MAX_CHOICES: usize = 4096;
 /// Jobs, and inputs of jobs, that all moves together play through.
-const BUDGET: usize = 12_000_000;
+const BUDGET: usize = 6_000_000;
 /// Most moves that are tried, and least.
 const MOVES: [usize; 2] = [20_000, 16];
 
@@ -21,8 +21,9 @@ pub(super) fn best<'a>(
     if open.is_empty() {
         return (first.to_vec(), of_first);
     }
+    let edges: usize = problem.jobs.iter().map(|job| job.inputs.len() + 1).sum();
     let choices = open.iter().try_fold(1usize, |all, &unit| all.checked_mul(problem.candidates[unit].len()));
-    if choices.is_some_and(|choices| choices <= MAX_CHOICES) {
+    if choices.is_some_and(|choices| choices <= MAX_CHOICES && choices.saturating_mul(edges) <= BUDGET) {
         return every(problem, player, &open, first, of_first);
     }
     climbed(problem, player, first, of_first)
@@ -100,7 +101,7 @@ fn filled(problem: &Problem, open: &[usize]) -> Vec<usize> {
         let of = &mut room[problem.processors[device].memory];
         *of = of.map(|room| room.saturating_sub(problem.stored[unit]));
     }
-    let mut devices: Vec<usize> = (0..problem.processors.len()).collect();
+    let mut devices = problem.common.to_vec();
     devices.sort_by_key(|&device| device != problem.default);
     let mut place = 0;
     for unit in with_stores(problem, open) {
@@ -110,7 +111,7 @@ fn filled(problem: &Problem, open: &[usize]) -> Vec<usize> {
             place += 1;
         }
         let device = devices[place];
-        if problem.candidates[unit].contains(&device) {
+        if problem.may_have(unit, device) {
             units[unit] = device;
             let of = &mut room[problem.processors[device].memory];
             *of = of.map(|room| room.saturating_sub(needed));
@@ -127,8 +128,8 @@ fn with_stores(problem: &Problem, open: &[usize]) -> Vec<usize> {
     // From the end, so that a chain of jobs that only pass on follows its consumer.
     for job in problem.jobs.iter().rev() {
         let own = if job.work.is_some() { place[job.unit] } else { users[job.unit] };
-        for &(from, _) in &job.inputs {
-            let from = &problem.jobs[from];
+        for taken in &job.inputs {
+            let from = &problem.jobs[taken.from];
             if from.work.is_none() {
                 users[from.unit] = users[from.unit].min(own);
             }
@@ -171,11 +172,11 @@ impl Climb<'_, '_> {
 
     /// Moves a row of units to the device that improves most; whether one does.
     fn shift(&mut self, row: &[usize]) -> bool {
-        let mut has_gained = false;
-        for device in 0..self.problem.processors.len() {
+        let (problem, mut has_gained) = (self.problem, false);
+        for &device in problem.common.iter() {
             let moved: Vec<(usize, usize)> = row
                 .iter()
-                .filter(|&&unit| self.units[unit] != device && self.problem.candidates[unit].contains(&device))
+                .filter(|&&unit| self.units[unit] != device && self.problem.may_have(unit, device))
                 .map(|&unit| (unit, self.units[unit]))
                 .collect();
             if moved.is_empty() || self.moves == 0 {

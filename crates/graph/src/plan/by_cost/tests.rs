@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
 
 use super::*;
-use crate::plan::{Plan, Signature, Why, plan};
+use crate::plan::{Plan, PlanOptions, Signature, Why, plan};
 use crate::read;
 
 const RATES: Rates = Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000 };
@@ -29,8 +29,8 @@ fn options(devices: &[DeviceFacts]) -> PlanOptions {
     PlanOptions { default_device, soft_placement: false, by_cost: Some(ByCost::default()) }
 }
 
-fn planned(graph: &Graph, devices: &[DeviceFacts], options: &PlanOptions, fetch: &str) -> Result<Plan, PlanError> {
-    plan(graph, devices, &Signature { fetches: vec![fetch.into()], ..Signature::default() }, options)
+fn planned(graph: &Graph, devices: &[DeviceFacts], options: &PlanOptions, fetch: &str) -> Plan {
+    plan(graph, devices, &Signature { fetches: vec![fetch.into()], ..Signature::default() }, options).unwrap()
 }
 
 /// The tasks of a plan's nodes, by their names' beginnings.
@@ -64,7 +64,7 @@ fn a_small_graph_stays_on_the_masters_device() {
     for default in 0..2 {
         let mut options = options(&devices);
         options.default_device = devices[default].name.clone();
-        let plan = planned(&graph, &devices, &options, "y3").unwrap();
+        let plan = planned(&graph, &devices, &options, "y3");
         assert!(plan.placements.iter().all(|placement| placement.device == devices[default].name));
         assert!(plan.transfers.is_empty());
         let estimate = plan.estimate.unwrap();
@@ -74,9 +74,9 @@ fn a_small_graph_stays_on_the_masters_device() {
 
 #[test]
 fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
-    // Twelve layers of 4 MiB; two devices of 28 MiB: at most six and a bit on each.
-    let (graph, devices) = (layers(12, 1024), devices(&[28 << 20, 28 << 20]));
-    let plan = planned(&graph, &devices, &options(&devices), "y11").unwrap();
+    // Twelve layers of 4 MiB; two devices of 36 MiB, of which 27 are used: at most six and a bit on each.
+    let (graph, devices) = (layers(12, 1024), devices(&[36 << 20, 36 << 20]));
+    let plan = planned(&graph, &devices, &options(&devices), "y11");
     let of = tasks(&plan, "w");
     assert!(
         of.iter().filter(|&&task| task == 0).count() <= 6 && of.iter().filter(|&&task| task == 1).count() <= 6,
@@ -87,18 +87,6 @@ fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
     assert_eq!(values, [4096], "{:?}", plan.transfers);
     assert!(plan.placements.iter().filter(|placement| placement.node.starts_with('w')).all(|own| own.why == Why::Cost));
     assert_eq!(plan.estimate.unwrap().alone, None);
-}
-
-#[test]
-fn a_model_larger_than_all_memories_is_refused() {
-    let (graph, devices) = (layers(4, 1024), devices(&[8 << 20, 7 << 20]));
-    let refused = planned(&graph, &devices, &options(&devices), "y3").unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "the graph has 16.8 MB of variables and constants, for which the devices have no memory: \
-         /job:t/task:0/device:CPU:0 has 8.39 MB, /job:t/task:1/device:CPU:0 has 7.34 MB; add nodes, or start them with more \
-         --memory"
-    );
 }
 
 /// Branches of products of matrices of 1024², which join at the end in one of 4 kB.
@@ -127,7 +115,7 @@ fn branches(count: usize) -> Graph {
 fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
     let (graph, devices) = (branches(4), devices(&[1 << 30, 1 << 30]));
     let mut options = options(&devices);
-    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    let plan = planned(&graph, &devices, &options, "y");
     let mut of = tasks(&plan, "b");
     of.sort_unstable();
     assert_eq!(of, [0, 0, 1, 1]);
@@ -137,7 +125,7 @@ fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
     // Two processes of a machine share its cores.
     let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
     options.by_cost = Some(ByCost { machines, ..ByCost::default() });
-    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    let plan = planned(&graph, &devices, &options, "y");
     assert_eq!(plan.pieces.len(), 1);
 }
 
@@ -154,13 +142,27 @@ fn requests_colocation_and_homes_stay() {
     let mut options = options(&devices);
     let homes = BTreeMap::from([("w".to_owned(), devices[2].name.clone())]);
     options.by_cost = Some(ByCost { homes, ..ByCost::default() });
-    let plan = planned(&graph, &devices, &options, "y").unwrap();
+    let plan = planned(&graph, &devices, &options, "y");
     let task = |name: &str| plan.placements.iter().find(|own| own.node == name).unwrap().device.task.index;
     assert_eq!(["fixed", "beside", "w", "r"].map(task), [1, 1, 2, 2]);
 }
 
+/// The nodes of a graph that have a choice of two devices.
+fn free(nodes: &str) -> Vec<String> {
+    let (graph, devices) = (graph(nodes), devices(&[1 << 30, 1 << 30]));
+    let problem = problem(&graph, &devices);
+    let units = problem.all_on(0);
+    graph.nodes().filter(|(id, _)| problem.chosen(*id, &units).is_some()).map(|(_, node)| node.name.clone()).collect()
+}
+
+fn problem(graph: &Graph, devices: &[DeviceFacts]) -> Problem {
+    let by_name = |spec: &DeviceSpec| devices.iter().position(|device| device.name.matches(spec));
+    let groups = Groups::of(graph, false);
+    Problem::of(graph, &groups, devices, &ByCost::default(), by_name)
+}
+
 #[test]
-fn a_loop_is_not_divided() {
+fn loops_stay_where_names_put_them() {
     let nodes = r#"
         "zero": {"op": "Const", "attrs": {"dtype": "float32", "value": 0.0}},
         "limit": {"op": "Const", "attrs": {"dtype": "float32", "value": 10.0}},
@@ -174,14 +176,49 @@ fn a_loop_is_not_divided() {
         "more": {"op": "AddV2", "inputs": ["switch:1", "one"]},
         "next": {"op": "NextIteration", "inputs": ["more"]},
         "exit": {"op": "Exit", "inputs": ["switch"]}"#;
+    assert_eq!(free(nodes), ["zero", "limit"]);
+}
+
+#[test]
+fn of_what_keeps_state_only_variables_have_a_choice() {
+    let nodes = r#"
+        "w": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": []}},
+        "set": {"op": "AssignVariableOp", "inputs": ["w", "x"]},
+        "x": {"op": "RandomUniform", "inputs": ["shape"], "attrs": {"dtype": "float32"}},
+        "shape": {"op": "Const", "attrs": {"dtype": "int32", "value": [1]}},
+        "old": {"op": "VariableV2", "attrs": {"dtype": "float32", "shape": []}},
+        "queue": {"op": "FIFOQueueV2", "attrs": {"component_types": ["float32"]}},
+        "put": {"op": "QueueEnqueueV2", "inputs": ["queue", "x"]},
+        "stage": {"op": "Stage", "inputs": ["x"]},
+        "a": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": [], "shared_name": "same"}},
+        "b": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": [], "shared_name": "same"}},
+        "file": {"op": "Const", "attrs": {"dtype": "string", "value": "f"}},
+        "read": {"op": "ReadFile", "inputs": ["file"]},
+        "y": {"op": "Neg", "inputs": ["x"]}"#;
+    let mut free = free(nodes);
+    free.sort();
+    assert_eq!(free, ["file", "old", "set", "shape", "w", "y"]);
+}
+
+#[test]
+fn an_output_of_many_bytes_is_no_copy_of_one_of_few() {
+    // The parts of a split, and a control edge, cross to the second device; then nothing is there any more.
+    let nodes = r#"
+        "x": {"op": "Const", "attrs": {"dtype": "float32", "value": [1.0, 2.0, 3.0, 4.0]}},
+        "n": {"op": "Neg", "inputs": ["x"]},
+        "axis": {"op": "Const", "attrs": {"dtype": "int32", "value": 0}},
+        "sizes": {"op": "Const", "attrs": {"dtype": "int32", "value": [1, 3]}},
+        "split": {"op": "SplitV", "inputs": ["n", "sizes", "axis"], "attrs": {"num_split": 2}},
+        "small": {"op": "Exp", "inputs": ["split"], "device": "/job:t/task:1"},
+        "large": {"op": "Exp", "inputs": ["split:1"], "device": "/job:t/task:1"},
+        "last": {"op": "Neg", "inputs": ["small"], "control": ["split"], "device": "/job:t/task:1"}"#;
     let (graph, devices) = (graph(nodes), devices(&[1 << 30, 1 << 30]));
-    let groups = Groups::of(&graph, false);
-    let problem = Problem::of(&graph, &groups, &devices, &options(&devices), &ByCost::default());
-    let unit = |name: &str| problem.unit_of(graph.find(name).unwrap());
-    for name in ["bound", "merge", "less", "cond", "switch", "one", "more", "next", "exit"] {
-        assert_eq!(unit(name), unit("enter"), "{name}");
-    }
-    assert_ne!(unit("zero"), unit("enter"));
+    let problem = problem(&graph, &devices);
+    let mut player = Player::new(&problem);
+    let cost = player.play(&problem.all_on(0));
+    assert_eq!(cost.crossings, 2);
+    // `large` and `last` are results, which stay; the copies of four and twelve bytes are gone.
+    assert_eq!(player.held(1), 12 + 4);
 }
 
 /// A generator of numbers, for graphs that are the same in each run: a linear congruential generator by Knuth.
@@ -215,8 +252,7 @@ fn the_search_finds_choices_within_a_twentieth_of_the_best() {
         if let Some(rates) = &mut devices[1].capacity.rates {
             rates.multiply_adds = rates.multiply_adds * 13 / 10;
         }
-        let groups = Groups::of(&graph, false);
-        let mut problem = Problem::of(&graph, &groups, &devices, &options(&devices), &ByCost::default());
+        let mut problem = problem(&graph, &devices);
         problem.connect_fast();
         let mut player = Player::new(&problem);
         let start = problem.all_on(0);
@@ -234,10 +270,13 @@ fn the_search_finds_choices_within_a_twentieth_of_the_best() {
 #[test]
 fn a_long_chain_is_placed_the_same_each_time() {
     let (graph, devices) = (layers(500, 64), devices(&[1 << 21; 8]));
-    let groups = Groups::of(&graph, false);
+    let problem = problem(&graph, &devices);
     let choose = || {
-        let chosen = choose(&graph, &groups, &devices, &options(&devices), &ByCost::default(), |_| true).unwrap();
-        graph.nodes().map(|(id, _)| chosen.device(id)).collect::<Vec<_>>()
+        let mut player = Player::new(&problem);
+        let first = problem.all_on(0);
+        let of_first = player.play(&first);
+        search::best(&problem, &mut player, &first, of_first)
     };
+    assert!(choose().1.over == 0);
     assert_eq!(choose(), choose());
 }

@@ -1,13 +1,14 @@
 //! The work of a step: the nodes of a graph in topological order, their estimated times on each device, the bytes between
 //! them, and the units that have one device.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use meshtf_tensor::DType;
-use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, Rates, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, DeviceSpec, Rates, Task};
 
 use super::super::group::Groups;
-use super::super::{PlanError, PlanOptions};
 use super::ByCost;
 use crate::op::Role;
 use crate::operations::operations;
@@ -16,6 +17,9 @@ use crate::{Graph, NodeId, Output};
 /// Most bytes of a constant that is copied to each device that uses it.
 pub(in super::super) const MAX_COPIED_BYTES: u64 = 64 << 10;
 
+/// Most devices of which one is chosen for a request: the master's and the fastest others.
+const MAX_CANDIDATES: usize = 16;
+
 /// Nanoseconds of a node beside its arithmetic, on a CPU and on a GPU.
 const CALL_NS: [u64; 2] = [1_000, 20_000];
 /// The rates of a device that are not known.
@@ -23,6 +27,11 @@ const UNKNOWN: [Rates; 2] = [
     Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000 },
     Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000 },
 ];
+
+/// The part of a memory that is used: the rest is for values of nodes that run beside each other, and for messages.
+fn usable(bytes: u64) -> u64 {
+    bytes / 4 * 3
+}
 
 /// The way of a value from one device to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,12 +72,24 @@ pub(super) struct Processor {
     pub memory: usize,
 }
 
+/// A value that a job takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// The job that makes it.
+    pub from: usize,
+    /// Its output; [`CONTROL`] for a control input.
+    pub port: u32,
+    pub bytes: u64,
+}
+
+/// The port of a control input.
+const CONTROL: u32 = u32::MAX;
+
 /// A node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     pub unit: usize,
-    /// The jobs whose values it takes, with the bytes of each value; 0 for a control input.
-    pub inputs: Vec<(usize, u64)>,
+    pub inputs: Vec<Taken>,
     /// The number of inputs of other jobs that are this one.
     pub consumers: u32,
     /// The bytes of its outputs, which it makes.
@@ -81,28 +102,29 @@ pub(super) struct Job {
     pub is_result: bool,
 }
 
-/// The nodes and devices.
+/// The nodes and devices. A unit is a group of nodes that have one device.
 pub(super) struct Problem {
     /// In topological order, except for the back edges of loops, which are left out.
     pub jobs: Vec<Job>,
     /// The position of each node among the jobs.
     at: Vec<usize>,
     /// For each unit, the devices of which one is to be chosen; ascending, at least one.
-    pub candidates: Vec<Vec<usize>>,
+    pub candidates: Vec<Rc<[usize]>>,
+    /// For each unit, the device by names, or the one where it was.
+    names: Vec<usize>,
     /// For each unit, the bytes of its variables and constants.
     pub stored: Vec<u64>,
-    /// The units whose nodes have a choice and neither request nor home.
+    /// The units that leave a choice, but for variables that were placed before.
     is_open: Vec<bool>,
     pub processors: Vec<Processor>,
     /// The ways between devices, by row and column.
     ways: Vec<Way>,
-    /// The bytes of each memory that are free, or have resources of this graph; `None` if unknown.
+    /// The bytes of each memory that are free, or have variables of this graph, as far as they are used; `None` if unknown.
     pub memories: Vec<Option<u64>>,
-    /// All bytes of each memory.
-    totals: Vec<Option<u64>>,
     /// The master's device.
     pub default: usize,
-    names: Vec<String>,
+    /// The devices that nodes without a request may have.
+    pub common: Rc<[usize]>,
 }
 
 impl Problem {
@@ -110,47 +132,54 @@ impl Problem {
         graph: &Graph,
         groups: &Groups,
         devices: &[DeviceFacts],
-        options: &PlanOptions,
         by_cost: &ByCost,
+        mut by_name: impl FnMut(&DeviceSpec) -> Option<usize>,
     ) -> Problem {
         let (processors, sizes) = processors(devices, by_cost);
         let order = in_order(graph);
         let mut at = vec![0; graph.len()];
         order.iter().enumerate().for_each(|(place, id)| at[id.index()] = place);
-        let default = devices.iter().position(|device| device.name == options.default_device);
-        let default =
-            default.or_else(|| devices.iter().position(|device| device.name.task == options.default_device.task));
-        let default = default.unwrap_or(0);
-
-        let mut units = Units::of(graph, groups, &order);
+        let default = by_name(&DeviceSpec::default()).unwrap_or(0);
+        let mut lists = Candidates { devices, default, lists: HashMap::new() };
         let mut problem = Problem {
             jobs: Vec::with_capacity(order.len()),
             at,
             candidates: Vec::new(),
+            names: Vec::new(),
             stored: Vec::new(),
             is_open: Vec::new(),
             processors,
             ways: ways(devices, by_cost),
-            memories: sizes.iter().map(|size| size.map(|size| size.free)).collect(),
-            totals: sizes.iter().map(|size| size.map(|size| size.total)).collect(),
+            memories: sizes.iter().map(|size| size.map(|size| usable(size.free))).collect(),
             default,
-            names: devices.iter().map(|device| device.name.to_string()).collect(),
+            common: lists.of(&DeviceSpec::default()),
         };
+        let is_movable = movable(graph, groups, &order);
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         for &id in &order {
-            let root = units.find(groups.find(id).index());
-            let unit = *numbers.entry(root).or_insert_with(|| {
-                problem.add_unit(candidates(groups, NodeId(root as u32), devices));
-                problem.stored.len() - 1
+            let root = groups.find(id);
+            let spec = &groups.specs[root.index()].spec;
+            let unit = problem.with_its_input(graph, groups, id).unwrap_or_else(|| {
+                *numbers.entry(root.index()).or_insert_with(|| {
+                    let own = by_name(spec).unwrap_or(default);
+                    let all = if is_movable[root.index()] { lists.of(spec) } else { Rc::from([own]) };
+                    problem.is_open.push(all.len() > 1);
+                    problem.candidates.push(if all.is_empty() { Rc::from([own]) } else { all });
+                    problem.names.push(own);
+                    problem.stored.push(0);
+                    problem.stored.len() - 1
+                })
             });
             let (job, stored) = problem.job(graph, id, unit);
             if let Some(home) = by_cost.homes.get(&graph.node(id).name)
                 && let Some(device) = devices.iter().position(|device| device.name == *home)
-                && problem.candidates[unit].contains(&device)
+                && problem.is_open[unit]
             {
-                problem.candidates[unit] = vec![device];
-                let room = &mut problem.memories[problem.processors[device].memory];
-                *room = room.map(|room| room.saturating_add(stored));
+                (problem.candidates[unit], problem.names[unit]) = (Rc::from([device]), device);
+                let memory = problem.processors[device].memory;
+                let total = sizes[memory].map(|size| usable(size.total));
+                let room = &mut problem.memories[memory];
+                *room = room.zip(total).map(|(room, total)| room.saturating_add(stored).min(total));
             }
             problem.stored[unit] = problem.stored[unit].saturating_add(stored);
             problem.jobs.push(job);
@@ -159,25 +188,28 @@ impl Problem {
         problem
     }
 
-    fn add_unit(&mut self, candidates: Vec<usize>) {
-        self.is_open.push(candidates.len() > 1);
-        // A request that no device satisfies is refused elsewhere.
-        self.candidates.push(if candidates.is_empty() { vec![self.default] } else { candidates });
-        self.stored.push(0);
+    /// The unit of the only input of a node that passes it on and that nothing else binds.
+    fn with_its_input(&self, graph: &Graph, groups: &Groups, id: NodeId) -> Option<usize> {
+        let node = graph.node(id);
+        let [input] = node.inputs[..] else { return None };
+        let follows = node.op.role == Role::Forward && groups.is_single(id) && groups.requests[id.index()].is_open();
+        let unit = self.jobs.get(self.at[input.node.index()]).filter(|_| follows)?.unit;
+        self.is_open[unit].then_some(unit)
     }
 
     /// The job of a node, and the bytes that it stores between steps.
     fn job(&self, graph: &Graph, id: NodeId, unit: usize) -> (Job, u64) {
         let node = graph.node(id);
         let role = node.op.role;
-        let outputs = || (0..node.outputs.len() as u32).map(|port| bytes_of(graph, Output { node: id, port }));
-        let size = || outputs().fold(0u64, u64::saturating_add);
+        let values = node.outputs.iter().enumerate().filter(|(_, output)| !output.is_ref);
+        let size = || values.clone().map(|(port, _)| bytes_of(graph, Output { node: id, port: port as u32 }));
+        let size = || size().fold(0u64, u64::saturating_add);
         let stored = match role {
             Role::Const => size(),
             _ if node.op.makes_variable => variable_bytes(graph, id),
             _ => 0,
         };
-        let mut inputs: Vec<(usize, u64)> = Vec::with_capacity(node.inputs.len() + node.control.len());
+        let mut inputs: Vec<Taken> = Vec::with_capacity(node.inputs.len() + node.control.len());
         let mut reads = 0u64;
         for &input in &node.inputs {
             let from = graph.node(input.node);
@@ -186,12 +218,13 @@ impl Problem {
             }
             let bytes = bytes_of(graph, input);
             reads = reads.saturating_add(bytes);
-            let is_copied = from.op.role == Role::Const && bytes <= MAX_COPIED_BYTES;
+            let is_copied = from.op.role == Role::Const && from.control.is_empty() && bytes <= MAX_COPIED_BYTES;
             if !is_copied {
-                inputs.push((self.at[input.node.index()], bytes));
+                inputs.push(Taken { from: self.at[input.node.index()], port: input.port, bytes });
             }
         }
-        inputs.extend(node.control.iter().map(|before| (self.at[before.index()], 0)));
+        let control = node.control.iter();
+        inputs.extend(control.map(|before| Taken { from: self.at[before.index()], port: CONTROL, bytes: 0 }));
         let is_still = role != Role::Compute || node.op.makes_variable || node.op.reads_variable;
         let work = (!is_still).then(|| (operations(graph, id).unwrap_or(0) / 2, reads.saturating_add(size())));
         let makes = if is_still { 0 } else { size() };
@@ -203,18 +236,20 @@ impl Problem {
         self.jobs.iter_mut().for_each(|job| job.consumers = 0);
         for at in 0..self.jobs.len() {
             for place in 0..self.jobs[at].inputs.len() {
-                let from = self.jobs[at].inputs[place].0;
+                let from = self.jobs[at].inputs[place].from;
                 self.jobs[from].consumers += 1;
             }
         }
         self.jobs.iter_mut().for_each(|job| job.is_result = job.consumers == 0 && job.makes > 0);
     }
 
-    /// Nodes for which the condition holds do nothing.
+    /// Nodes that compute, and for which the condition holds, do nothing.
     pub fn leave_out(&mut self, condition: impl Fn(NodeId) -> bool) {
         for (_, &at) in self.at.iter().enumerate().filter(|(node, _)| condition(NodeId(*node as u32))) {
             let job = &mut self.jobs[at];
-            (job.inputs, job.makes, job.work, job.is_result) = (Vec::new(), 0, None, false);
+            if job.work.is_some() {
+                *job = Job { unit: job.unit, ..Job::default() };
+            }
         }
         self.count_consumers();
     }
@@ -241,49 +276,27 @@ impl Problem {
 
     /// The device of each unit if all that leave a choice are on `device`.
     pub fn all_on(&self, device: usize) -> Vec<usize> {
-        self.candidates.iter().map(|of| if of.contains(&device) { device } else { self.preferred(of) }).collect()
+        (0..self.candidates.len()).map(|unit| self.settled(unit, device)).collect()
     }
 
-    /// The device among these that is taken without a reason for another one.
-    pub fn preferred(&self, of: &[usize]) -> usize {
-        if of.contains(&self.default) { self.default } else { of[0] }
+    /// The device if a unit may have it, or else the one by names.
+    pub fn settled(&self, unit: usize, device: usize) -> usize {
+        if self.may_have(unit, device) { device } else { self.names[unit] }
     }
 
-    /// The device of a node whose request leaves a choice.
+    pub fn may_have(&self, unit: usize, device: usize) -> bool {
+        self.candidates[unit].binary_search(&device).is_ok()
+    }
+
+    /// The device of a node that leaves a choice.
     pub fn chosen(&self, id: NodeId, units: &[usize]) -> Option<usize> {
-        let job = &self.jobs[self.at[id.index()]];
-        self.is_open[job.unit].then(|| units[job.unit])
-    }
-
-    /// The error if a memory does not hold the variables and constants of its devices.
-    pub fn lacking(&self, units: &[usize]) -> Option<PlanError> {
-        let mut stored = vec![0u64; self.memories.len()];
-        for (unit, &device) in units.iter().enumerate() {
-            let of = &mut stored[self.processors[device].memory];
-            *of = of.saturating_add(self.stored[unit]);
-        }
-        let over = |(of, stored): (&Option<u64>, &u64)| of.is_some_and(|memory| *stored > memory);
-        if !self.totals.iter().zip(&stored).any(over) {
-            return None;
-        }
-        let known = self
-            .processors
-            .iter()
-            .zip(&self.names)
-            .filter_map(|(of, name)| self.totals[of.memory].map(|memory| (name.clone(), memory)));
-        Some(PlanError::TooLarge {
-            needed: stored.iter().fold(0, |all, own| all.saturating_add(*own)),
-            devices: known.collect(),
-        })
+        let unit = self.jobs[self.at[id.index()]].unit;
+        self.is_open[unit].then_some(units[unit])
     }
 }
 
 #[cfg(test)]
 impl Problem {
-    pub fn unit_of(&self, id: NodeId) -> usize {
-        self.jobs[self.at[id.index()]].unit
-    }
-
     /// All devices are connected as the processes of one machine are.
     pub fn connect_fast(&mut self) {
         self.ways.iter_mut().filter(|way| way.rate > 0).for_each(|way| *way = IN_MACHINE);
@@ -306,10 +319,76 @@ fn variable_bytes(graph: &Graph, id: NodeId) -> u64 {
     shape.0.iter().flatten().fold(size, |bytes, size| bytes.saturating_mul(size.unwrap_or(1) as u64))
 }
 
-/// The devices that satisfy the request of a group.
-fn candidates(groups: &Groups, root: NodeId, devices: &[DeviceFacts]) -> Vec<usize> {
-    let spec = &groups.specs[root.index()].spec;
-    (0..devices.len()).filter(|&device| devices[device].name.matches(spec)).collect()
+/// The devices that satisfy a request, of which one is to be chosen.
+struct Candidates<'a> {
+    devices: &'a [DeviceFacts],
+    default: usize,
+    lists: HashMap<DeviceSpec, Rc<[usize]>>,
+}
+
+impl Candidates<'_> {
+    /// The master's device and the fastest others, ascending.
+    fn of(&mut self, spec: &DeviceSpec) -> Rc<[usize]> {
+        if let Some(known) = self.lists.get(spec) {
+            return Rc::clone(known);
+        }
+        let mut all: Vec<usize> =
+            (0..self.devices.len()).filter(|&device| self.devices[device].name.matches(spec)).collect();
+        let rate = |device: usize| self.devices[device].capacity.rates.map_or(0, |rates| rates.multiply_adds);
+        all.sort_by_key(|&device| (device != self.default, Reverse(rate(device)), device));
+        all.truncate(MAX_CANDIDATES);
+        all.sort_unstable();
+        let list: Rc<[usize]> = all.into();
+        self.lists.insert(spec.clone(), Rc::clone(&list));
+        list
+    }
+}
+
+/// By the roots of groups: whether the group may be on any device that satisfies its request. Of what keeps state only variables
+/// are: other state may be shared in ways that the graph does not say. Loops stay together, where names put them.
+fn movable(graph: &Graph, groups: &Groups, order: &[NodeId]) -> Vec<bool> {
+    let mut is_movable = vec![true; graph.len()];
+    let inside = in_loops(graph, order);
+    let mut variables: HashMap<(&str, &str), NodeId> = HashMap::new();
+    for (id, node) in graph.nodes() {
+        let takes_state = || {
+            let mut inputs = node.inputs.iter().zip(&node.input_refs);
+            inputs.any(|(&input, &is_ref)| is_ref || graph.output_type(input).dtype.is_handle())
+        };
+        let root = groups.find(id).index();
+        let binds = node.op.stateful && !node.op.makes_variable && !takes_state();
+        if binds || node.op.uses_files || inside[id.index()] {
+            is_movable[root] = false;
+        }
+        if node.op.makes_variable {
+            let attr = |name| node.attrs.str(name).ok().filter(|text| !text.is_empty());
+            let key = (attr("container").unwrap_or_default(), attr("shared_name").unwrap_or(&node.name));
+            let other = *variables.entry(key).or_insert(id);
+            if groups.find(other).index() != root {
+                (is_movable[root], is_movable[groups.find(other).index()]) = (false, false);
+            }
+        }
+    }
+    is_movable
+}
+
+/// Whether each node is in a loop of Enter and Exit, or at its border.
+fn in_loops(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
+    let mut inside = vec![false; graph.len()];
+    // How deep the outputs of each node are in loops.
+    let mut depth = vec![0u32; graph.len()];
+    for &id in order {
+        let node = graph.node(id);
+        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        let around = before.map(|from| depth[from.index()]).max().unwrap_or(0);
+        depth[id.index()] = match node.op.role {
+            Role::Enter => around + 1,
+            Role::Exit => around.saturating_sub(1),
+            _ => around,
+        };
+        inside[id.index()] = around > 0 || depth[id.index()] > 0;
+    }
+    inside
 }
 
 fn processors(devices: &[DeviceFacts], by_cost: &ByCost) -> (Vec<Processor>, Vec<Option<DeviceMemory>>) {
@@ -379,8 +458,7 @@ fn in_order(graph: &Graph) -> Vec<NodeId> {
         }
     }
     let mut order = Vec::with_capacity(graph.len());
-    let mut ready: std::collections::BTreeSet<u32> =
-        (0..graph.len() as u32).filter(|&id| open[id as usize] == 0).collect();
+    let mut ready: BTreeSet<u32> = (0..graph.len() as u32).filter(|&id| open[id as usize] == 0).collect();
     let mut is_done = vec![false; graph.len()];
     while let Some(id) = ready.pop_first() {
         is_done[id as usize] = true;
@@ -394,54 +472,4 @@ fn in_order(graph: &Graph) -> Vec<NodeId> {
     }
     order.extend((0..graph.len() as u32).filter(|&id| !is_done[id as usize]).map(NodeId));
     order
-}
-
-/// Groups that have one device by choice: those with nodes in one loop. A group with a request stays apart.
-struct Units {
-    parents: Vec<usize>,
-}
-
-impl Units {
-    fn of(graph: &Graph, groups: &Groups, order: &[NodeId]) -> Units {
-        let mut units = Units { parents: (0..graph.len()).collect() };
-        // For each node, the outermost loop that its outputs are in, as one of its nodes; and how deep they are in it.
-        let mut inside: Vec<Option<(usize, u32)>> = vec![None; graph.len()];
-        let mut named: HashMap<&str, usize> = HashMap::new();
-        for &id in order {
-            let node = graph.node(id);
-            let own = groups.find(id).index();
-            let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
-            let around = before.filter_map(|from| inside[from.index()]).max_by_key(|&(_, depth)| depth);
-            let frame = match (node.op.role, around) {
-                (Role::Enter, None) => {
-                    let name = node.attrs.str("frame_name").unwrap_or_default();
-                    Some((*named.entry(name).or_insert(own), 1))
-                }
-                (Role::Enter, Some((of, depth))) => Some((of, depth + 1)),
-                (_, around) => around,
-            };
-            let Some((of, depth)) = frame else { continue };
-            let is_free = |root: usize| groups.specs[root].spec.is_open();
-            if is_free(own) && is_free(of) {
-                units.union(own, of);
-            }
-            let depth = if node.op.role == Role::Exit { depth - 1 } else { depth };
-            inside[id.index()] = (depth > 0).then_some((of, depth));
-        }
-        units
-    }
-
-    fn find(&mut self, mut at: usize) -> usize {
-        while self.parents[at] != at {
-            self.parents[at] = self.parents[self.parents[at]];
-            at = self.parents[at];
-        }
-        at
-    }
-
-    /// The smaller number stays the root.
-    fn union(&mut self, a: usize, b: usize) {
-        let (a, b) = (self.find(a), self.find(b));
-        self.parents[a.max(b)] = a.min(b);
-    }
 }
