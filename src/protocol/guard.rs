@@ -256,7 +256,7 @@ impl fmt::Display for GuardNote {
 }
 
 /// A number with a comma between each three digits.
-struct Grouped(u64);
+pub(crate) struct Grouped(pub u64);
 
 impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -42,6 +42,7 @@ mod sandbox;
 mod serve;
 mod server;
 mod shared;
+mod soak;
 mod state;
 mod status;
 mod surface;

@@ -76,6 +76,8 @@ pub(super) struct Guard {
     pub owed: Option<Failure>,
     /// How often the session went back to the newest cut.
     pub attempts: u32,
+    /// The log says that the steps are guarded: it does so once after a loss.
+    pub is_announced: bool,
     told: BTreeSet<String>,
     /// Notices that came while no run was under way whose client takes any: they go with the next one.
     untold: Vec<GuardNote>,
@@ -172,6 +174,7 @@ impl Guard {
             waits_for_others: false,
             owed: None,
             attempts: 0,
+            is_announced: false,
             told: BTreeSet::new(),
             untold: Vec::new(),
             pace: Pace::default(),

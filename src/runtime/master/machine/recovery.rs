@@ -86,6 +86,7 @@ impl Machine {
         let serves = |part: &Part| part.buddy.peer == *lost;
         if guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(serves)) {
             guard.due = guard.due.min(now);
+            guard.is_announced = false;
         }
         if !has_state && !guard.is_lost() && self.runs.needing(lost).is_empty() {
             // Its pieces are registered anew when they are needed. A cut under way misses it.
@@ -134,6 +135,7 @@ impl Machine {
         }
         guard.uncover();
         guard.attempts += 1;
+        guard.is_announced = false;
         guard.is_replaying = false;
         let mut ended = Vec::new();
         for run in self.runs.take_all() {
