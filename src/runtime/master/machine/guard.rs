@@ -94,6 +94,8 @@ pub(super) enum Phase {
     /// No step starts, unless one under way waits for it; those under way end.
     Draining {
         taking: Taking,
+        began: Nanos,
+        /// When a step was last seen to end.
         since: Nanos,
         progress: u64,
         /// The steps that are to end, as [`Runs::begun`](super::run::Runs::begun) has them: others begin for their sake alone.
@@ -445,7 +447,7 @@ impl Machine {
         let Some(guard) = &mut self.guard else { return };
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
             Phase::Serving { taking, .. } => {
-                guard.phase = Phase::Draining { taking, since: now, progress: steps, awaited };
+                guard.phase = Phase::Draining { taking, began: now, since: now, progress: steps, awaited };
             }
             other => guard.phase = other,
         }
@@ -532,7 +534,11 @@ impl Machine {
     fn push_on(&mut self) {
         let (steps, now) = (self.steps_done, self.now);
         let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { progress, since, awaited, .. } = &mut guard.phase else { return };
+        let Phase::Draining { progress, began, since, awaited, .. } = &mut guard.phase else { return };
+        // A step alone ends after its own time; beside others, it may wait for more of them without end.
+        if now.saturating_sub(*began) >= ANSWERED_WITHIN && self.runs.len() > 1 {
+            return self.abandon("the steps under way do not end beside those of other runs");
+        }
         if std::mem::replace(progress, steps) != steps {
             *since = now;
             return;

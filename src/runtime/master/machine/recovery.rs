@@ -174,6 +174,20 @@ impl Machine {
         true
     }
 
+    /// As [`Machine::hold`], for a plan that could not be made; also if the state of a task would come back that is not up,
+    /// though its loss has not been noticed yet.
+    pub(super) fn hold_without(&mut self, request: RequestId, signature: &Signature, cluster: &Cluster) -> bool {
+        let Some(guard) = &mut self.guard else { return false };
+        let is_gone = |part: &Part| !part.copied.is_empty() && cluster.member(&part.task).is_none();
+        let comes_back = guard.broken.is_none()
+            && guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(is_gone));
+        if !(guard.is_lost() || comes_back) || guard.held.len() >= MAX_HELD {
+            return false;
+        }
+        guard.held.push((request, signature.clone()));
+        true
+    }
+
     /// Time passes: continues on the way back, or makes a plan that waited. Returns the planning to do.
     pub(super) fn tick_recovery(&mut self, cluster: &Cluster) -> Option<ToPlan> {
         let now = self.now;
@@ -436,11 +450,11 @@ impl Machine {
             complete.parts = restoring.parts;
         }
         guard.due = now;
-        let from = guard.journal.main().map_or(0, |one| one.from);
+        let repeated = guard.journal.repeated();
         guard.is_replaying = true;
         let (task, at) = (recovery.task, recovery.at);
         let after_ms = now.saturating_sub(recovery.since) / 1_000_000;
-        self.tell(&GuardNote::Continued { task, at, from, after_ms });
+        self.tell(&GuardNote::Continued { task, at, repeated, after_ms });
         self.replay();
     }
 
