@@ -19,6 +19,9 @@ use crate::protocol::{Cluster, Peer};
 const WAIT_LIMIT: Nanos = 60_000_000_000;
 /// Most returns to one cut.
 const MAX_ATTEMPTS: u32 = 20;
+/// The wait before the second return to a cut, twice as long each time, and the longest: a link may be down unnoticed.
+const PAUSE: Nanos = 250_000_000;
+const MAX_PAUSE: Nanos = 3_000_000_000;
 /// Most requests for plans that wait for a lost task.
 const MAX_HELD: usize = 64;
 
@@ -228,6 +231,9 @@ impl Machine {
         }
         if let Some(failure) = lost_for_good(&complete.parts, cluster) {
             self.give_up_recovery(&failure);
+            return None;
+        }
+        if now.saturating_sub(recovery.entered) < pause(guard.attempts) {
             return None;
         }
         let mut todo: Vec<Arc<Signature>> = Vec::new();
@@ -560,6 +566,11 @@ impl Machine {
         self.replay();
         true
     }
+}
+
+/// How long the session waits before it goes back to a cut for so many times.
+fn pause(attempts: u32) -> Nanos {
+    attempts.checked_sub(2).map_or(0, |again| (PAUSE << again.min(8)).min(MAX_PAUSE))
 }
 
 /// The failure if a part of the cut exists nowhere any more.

@@ -48,6 +48,22 @@ impl Script {
 }
 
 #[test]
+fn a_session_that_goes_back_again_and_again_waits_longer_each_time() {
+    let (mut script, _) = Script::of_ten_steps();
+    let sent = script.back(2 * SECOND);
+    let (mut step, mut now) = (begun(&sent)[0].1, 3 * SECOND);
+    for pause in [250, 500, 1000, 2000, 3000, 3000] {
+        let failure = Failure::new(Code::Unavailable, "it is not connected").on_task("/job:t/task:1");
+        script.on(SessionEvent::Failed { step, failure }, now);
+        assert_eq!(asked(&script.tick(now + pause * MS - 1)), [], "{pause} ms");
+        now += pause * MS;
+        let sent = script.back(now);
+        assert_eq!(begun(&sent).len(), 2, "{pause} ms: {sent:?}");
+        step = begun(&sent)[0].1;
+    }
+}
+
+#[test]
 fn a_plan_that_lacks_a_lost_task_is_made_once_that_is_back() {
     for is_noticed_before in [true, false] {
         let mut script = guarded();
