@@ -12,7 +12,7 @@ use crate::mesh::MeshError;
 
 /// How long a lost task may take to come back by itself, as under a supervisor.
 const COMES_BACK_WITHIN: Duration = Duration::from_millis(500);
-/// Beyond that, each spare waits for a random time up to this, so that two of them rarely want one name at once.
+/// Beyond that, each spare waits for a time of its own up to this, so that two of them rarely want one name at once.
 const APART_MS: u64 = 300;
 /// The interval at which names that nobody holds are looked at again: other nodes may still name their holders.
 const LOOKS: Duration = Duration::from_millis(200);
@@ -41,10 +41,10 @@ impl Node {
     #[doc(hidden)]
     pub async fn lost_task(&self) -> Result<Task, NodeError> {
         let mut watch = self.mesh.lost_tasks();
+        let apart = Duration::from_millis(self.mesh.incarnation().0 % APART_MS);
         let gone = || NodeError::from(MeshError::Left);
         loop {
             watch.wait_for(|lost| !lost.is_empty()).await.map_err(|_| gone())?;
-            let apart = Duration::from_millis(crate::random::u64() % APART_MS);
             tokio::time::sleep(COMES_BACK_WITHIN + apart).await;
             let lost: BTreeSet<Task> = watch.borrow().clone();
             // Alone, it is this participant that is lost.
