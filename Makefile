@@ -36,7 +36,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help advisories api cargo-deny demo demo-tf picture test test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
+.PHONY: help advisories api cargo-deny demo demo-tf picture test soak test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -72,6 +72,14 @@ test: ## unit tests, the optimised library against recorded values, documentatio
 	@$(CARGO) test --release $(WORKSPACE) --doc $(FEATURES_FLAG) $(JOBS_FLAG)
 	$(call say,the schema of graphs)
 	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
+
+SEED ?= 1
+SECONDS ?= 600
+
+soak: ## guarded runs on nodes that are killed, stopped and cut off: ten minutes, or SECONDS=…, of the faults that SEED=… gives
+	$(call say,guarded runs under faults: about twice SECONDS=$(SECONDS) in all)
+	@MESHTF_SOAK_SEED='$(SEED)' MESHTF_SOAK_SECONDS='$(SECONDS)' \
+		$(CARGO) test --release --test it $(FEATURES_FLAG) $(JOBS_FLAG) -- soak --nocapture
 
 test-arm: build ## recorded cases on ARM, by qemu, and a mesh of both processors (builds every crate once more for ARM)
 	@MESHTF='$(MESHTF)' CARGO='$(CARGO)' JOBS='$(JOBS)' bash tests/arm.sh

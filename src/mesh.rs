@@ -43,7 +43,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -146,6 +146,8 @@ pub struct MeshConfig {
     pub identity: Keypair,
     /// The task to hold; `None` for a client, which hosts nothing and need not be reachable.
     pub task: Option<Task>,
+    /// Whether it has no task until one of the mesh is lost, whose name it takes. Then [`Mesh::lost_tasks`] has those.
+    pub is_spare: bool,
     /// The devices of the task. GPUs that are found later are announced with [`Mesh::set_devices`].
     pub devices: Vec<DeviceInfo>,
     /// Where to listen. Empty: a node on a free port of every interface, a client nowhere.
@@ -182,6 +184,7 @@ impl MeshConfig {
             admission,
             identity,
             task: None,
+            is_spare: false,
             devices: Vec::new(),
             listen: Vec::new(),
             peers: Vec::new(),
@@ -279,6 +282,7 @@ impl Mesh {
             peers: Vec::new(),
             out_of_reach: Vec::new(),
             doors: Vec::new(),
+            is_spare: config.is_spare,
         };
         let id = config.identity.public().to_peer_id();
         let gate = Gate::new(id, &config.mesh, config.admission.clone(), speaks);
@@ -346,6 +350,11 @@ impl Mesh {
     /// The cluster as it changes.
     pub fn watch(&self) -> watch::Receiver<Arc<Cluster>> {
         self.roster.cluster()
+    }
+
+    /// The tasks whose process was lost, for a spare: they did not leave, and nobody holds their names.
+    pub fn lost_tasks(&self) -> watch::Receiver<BTreeSet<Task>> {
+        self.roster.lost_tasks()
     }
 
     /// Whether every node that a connected peer names, with an address, is connected too.

@@ -4,6 +4,7 @@
 
 mod program;
 mod router;
+mod spare;
 mod spec;
 mod telling;
 
@@ -190,6 +191,10 @@ impl Node {
     /// As [`Node::start`].
     #[doc(hidden)]
     pub async fn start_within(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
+        Node::join_mesh(config, budget, false).await
+    }
+
+    async fn join_mesh(config: NodeConfig, budget: Arc<Budget>, is_spare: bool) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let router = Arc::new(MeshRouter {
@@ -211,7 +216,8 @@ impl Node {
                 devices.extend(in_background(move || required_gpus(&task, &host)).await?);
             }
         }
-        let joins = MeshConfig { budget: Arc::clone(&budget), ..mesh_config(&config, &home, devices.clone())? };
+        let joins = mesh_config(&config, &home, devices.clone(), is_spare)?;
+        let joins = MeshConfig { budget: Arc::clone(&budget), is_spare, ..joins };
         let mesh = Mesh::join(joins, router).await?;
         if let Some(task) = config.task.clone() {
             examine_devices(task, config.backend, devices, &host, &mesh);
@@ -427,9 +433,14 @@ pub fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
     home.join("data").join(mesh).join(format!("{}-{}", task.job, task.index))
 }
 
-/// Only a node makes the key of a mesh: no other participant would have a key that a client made.
-fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
-    if config.task.is_some() && !config.open {
+/// Only a node, or a spare, makes the key of a mesh: no other participant would have a key that a client made.
+fn mesh_config(
+    config: &NodeConfig,
+    home: &Path,
+    devices: Vec<DeviceInfo>,
+    is_spare: bool,
+) -> Result<MeshConfig, MeshError> {
+    if (config.task.is_some() || is_spare) && !config.open {
         MeshKey::load_or_create(home, &config.mesh)?;
     }
     let mut mesh = MeshConfig::at_home(home, &config.mesh, config.open)?;

@@ -16,6 +16,7 @@ use meshtf_tensor::nearest::nearest;
 use toml::de::DeTable;
 use toml::{Spanned, Table, Value};
 
+use super::node::TASK;
 use super::{Cli, Trouble};
 
 /// The subcommand of the file.
@@ -168,7 +169,9 @@ fn for_doctor(given: &ArgMatches, table: &Table) -> Result<Vec<String>, Mistake>
 
 /// The command line without the requirements of `node`: the file may meet them.
 fn loose() -> Command {
-    Cli::command().mut_subcommand(NODE, |node| node.mut_args(|arg| arg.required(false)))
+    Cli::command().mut_subcommand(NODE, |node| {
+        node.mut_args(|arg| arg.required(false)).mut_group(TASK, |task| task.required(false))
+    })
 }
 
 fn loose_with(line: &[OsString], added: &[String]) -> Result<ArgMatches, clap::Error> {

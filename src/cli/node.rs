@@ -1,5 +1,7 @@
 //! `meshtf node`: serves a task until a signal ends it.
 
+mod spare;
+
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -35,14 +37,18 @@ const LOG: &str = "meshtf::node";
 /// Maximum number of reasons that a node reports for peers it cannot meet.
 const MAX_TOLD: usize = 64;
 
+/// The flags of which one names the task.
+pub(super) const TASK: &str = "task";
+
 /// Serve a task of the mesh until SIGINT, SIGTERM or SIGHUP
 ///
 /// Prints a line with name, PeerId, addresses and devices when the task is up. Nodes of one user on one machine find each other
 /// without flags, as do nodes on one local network after `meshtf join`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(group(clap::ArgGroup::new(TASK).required(true).args(["name", "spare"])), after_help = "\
 Examples:
   meshtf node --name local/0
+  meshtf node --spare                                  takes the name of a lost task
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222
@@ -64,7 +70,11 @@ Example of cluster.json:
 pub struct Args {
     /// Name of the task, local/0 or /job:local/task:0
     #[arg(long, value_name = "TASK")]
-    name: Task,
+    name: Option<Task>,
+    /// Hold no task until a process of the mesh is lost that held one and does not come back within half a second; then take its
+    /// name. A task that ends by a signal is not lost
+    #[arg(long)]
+    spare: bool,
     /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
@@ -126,19 +136,57 @@ impl Args {
 }
 
 pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
+    // Before any call that may take long, so that no signal is lost.
+    let mut signals = Signals::listen()?;
+    match &args.name {
+        Some(name) => Ok(named(&args, name, budget, &mut signals).await?),
+        None => spare::spare(&args, budget, &mut signals).await,
+    }
+}
+
+/// Serves the task of that name.
+async fn named(args: &Args, name: &Task, budget: Arc<Budget>, signals: &mut Signals) -> Result<Exit, Stop> {
     let cluster = args.cluster.as_deref().map(read_cluster_spec).transpose()?;
     let tasks: BTreeSet<Task> = cluster.iter().flat_map(|cluster| cluster.addresses().into_keys()).collect();
     let config = NodeConfig {
-        task: Some(args.name.clone()),
+        task: Some(name.clone()),
         backend: args.backend,
         listen: args.listen.clone(),
         cluster,
         data: args.data.clone(),
         ..args.mesh.client()
     };
-    let Args { name, mesh, .. } = &args;
-    let doors = async |node: &Arc<Node>| Doors::open(&args, node, tasks).await;
-    serve(Serving { task: name, mesh, budget, config, expects_others: true }, doors, std::future::pending()).await
+    let mesh = &args.mesh;
+    let doors = async |node: &Arc<Node>| Doors::open(args, node, tasks).await;
+    let serving = Serving { task: name, mesh, budget, config, expects_others: true };
+    serve_until(serving, signals, doors, std::future::pending()).await
+}
+
+/// The reason why a node does not serve, or no longer.
+enum Stop {
+    Node(NodeError),
+    Trouble(Trouble),
+}
+
+impl From<NodeError> for Stop {
+    fn from(error: NodeError) -> Stop {
+        Stop::Node(error)
+    }
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Stop {
+        Stop::Trouble(trouble)
+    }
+}
+
+impl From<Stop> for Trouble {
+    fn from(stop: Stop) -> Trouble {
+        match stop {
+            Stop::Node(error) => error.into(),
+            Stop::Trouble(trouble) => trouble,
+        }
+    }
 }
 
 /// The services of a node, for all commands that start one.
@@ -157,9 +205,18 @@ pub(super) async fn serve(
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Outcome {
-    let Serving { task, mesh, budget, config, expects_others } = serving;
     // Before any call that may take long, so that no signal is lost.
     let mut signals = Signals::listen()?;
+    Ok(serve_until(serving, &mut signals, open, ends).await?)
+}
+
+async fn serve_until(
+    serving: Serving<'_>,
+    signals: &mut Signals,
+    open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
+    ends: impl Future<Output = ()>,
+) -> Result<Exit, Stop> {
+    let Serving { task, mesh, budget, config, expects_others } = serving;
     if config.open {
         tracing::warn!(
             target: LOG,

@@ -6,14 +6,14 @@ use std::time::Duration;
 use meshtf::Client;
 use meshtf::diagnosis::{conclude_at_last, is_expecting, shown_place};
 use meshtf::mesh::{Attempt, Beyond, Release, Speaks, is_loopback, may_be_reached, unexplained};
-use meshtf::protocol::status::Identity;
-use meshtf::protocol::{Cluster, Member, VERSION};
+use meshtf::protocol::status::{Identity, PeerStatus};
+use meshtf::protocol::{Cluster, Member, Peer, VERSION};
 use meshtf_tensor::device::{DeviceName, Task};
 use serde_json::json;
 
 use super::paint::{Paint, Tone, complain, mention};
 use super::reach::{Deadline, MeshArgs, shown};
-use super::table::{duration, short_peer};
+use super::table::{duration, place, short_peer};
 use super::{Exit, Outcome, output, table};
 
 /// The list counts as complete when it has not changed for this long.
@@ -36,12 +36,13 @@ Examples:
 INDEX is the index of a device for burn programs that connect now (`--burn`).
 VERSION is the release of the node's meshtf. A node that speaks another version
 of the protocol is listed without its task, with its release and protocol. One
-that only other nodes reach, through a firewall, is listed with their tasks.
+that only other nodes reach, through a firewall, is listed with their tasks. A spare
+(`meshtf node --spare`) has no task until one is lost.
 Below the list are pairs of tasks that cannot reach each other: steps that need
 both fail.")]
 pub struct Args {
     /// Print JSON: a list of objects with task, peer, incarnation, version, protocol, addresses, devices, up_ms,
-    /// since_unix_ms, cannot_reach; through for a node that only those tasks reach
+    /// since_unix_ms, cannot_reach; through for a node that only those tasks reach; spare for one that waits for a lost task
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -72,8 +73,13 @@ pub(super) async fn ps(args: Args) -> Outcome {
         tokio::time::sleep(LOOKS_EVERY).await;
     }
     let cluster = node.cluster();
-    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
-    let told: Told = told.filter_map(|(task, told)| Some((task, told.ok()?.identity))).collect();
+    let statuses = node.statuses(ANSWER_LIMIT).await.into_iter().filter_map(|(task, told)| Some((task, told.ok()?)));
+    let (mut told, mut spares) = (Told::new(), Spares::new());
+    for (task, status) in statuses {
+        told.insert(task, status.identity);
+        let of_node = status.peers.items.into_iter().filter(|peer| peer.is_spare);
+        spares.extend(of_node.map(|peer| (peer.peer.clone(), peer)));
+    }
     let beyond = node.mesh().beyond();
     let attempts = unexplained(&beyond, node.mesh().tried());
     let (missed, others) = (conclude_at_last(&attempts), others(&attempts));
@@ -82,10 +88,10 @@ pub(super) async fn ps(args: Args) -> Outcome {
     if args.json {
         let members = members.iter().map(|member| as_json(member, &told, &cluster));
         let all = members.chain(beyond.iter().map(beyond_as_json)).chain(others.iter().map(other_as_json));
-        output::json_value(&all.collect())?;
+        output::json_value(&all.chain(spares.values().map(spare_as_json)).collect())?;
     } else {
         let paint = Paint::stdout();
-        output::line(&members_table(paint, &members, &told, (&beyond, &others), &cluster))?;
+        output::line(&members_table(paint, &members, &told, (&beyond, &others, &spares), &cluster))?;
         for (from, to) in cluster.apart() {
             let what = format!("{} cannot reach {}, though both are up", from.short(), to.short());
             output::line(&paint.tone(Tone::Bad, what))?;
@@ -104,6 +110,9 @@ pub(super) async fn ps(args: Args) -> Outcome {
 /// The identities that nodes reported, by their tasks: the version of meshtf, and the time since the start by the node's own
 /// clock.
 type Told = BTreeMap<Task, Identity>;
+
+/// The spares that nodes have a link with, as one of these sees them.
+type Spares = BTreeMap<Peer, PeerStatus>;
 
 /// The address of a node of another version of the protocol, and its version of meshtf.
 type Other = (String, Speaks);
@@ -136,6 +145,11 @@ fn beyond_as_json(one: &Beyond) -> serde_json::Value {
         "addresses": one.addresses,
         "through": one.through.iter().map(Task::to_string).collect::<Vec<_>>(),
     })
+}
+
+/// An object with the keys of a spare that can be known.
+fn spare_as_json(spare: &PeerStatus) -> serde_json::Value {
+    json!({ "task": null, "spare": true, "peer": spare.peer.as_str(), "version": null, "addresses": [spare.address] })
 }
 
 fn as_json(member: &Member, told: &Told, cluster: &Cluster) -> serde_json::Value {
@@ -181,7 +195,7 @@ fn members_table(
     paint: Paint,
     members: &[&Member],
     told: &Told,
-    (beyond, others): (&[Beyond], &[Other]),
+    (beyond, others, spares): (&[Beyond], &[Other], &Spares),
     cluster: &Cluster,
 ) -> String {
     let row = |member: &&Member| {
@@ -215,12 +229,14 @@ fn members_table(
         let cells = ["?", "", "", place, "", &version, ""].map(str::to_owned);
         table::TableRow::toned(Tone::Warning, cells.to_vec())
     };
+    let spare = |spare: &PeerStatus| {
+        let up = duration(spare.up_ms / 1000);
+        let cells = ["spare", "", "", place(&spare.address), &up, "?", &short_peer(spare.peer.as_str())];
+        table::TableRow::from(cells.map(str::to_owned).to_vec())
+    };
+    let all = members.iter().map(row).chain(beyond.iter().map(through));
     let header = ["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "VERSION", "PEER"];
-    table::table(
-        paint,
-        &header,
-        members.iter().map(row).chain(beyond.iter().map(through)).chain(others.iter().map(other)),
-    )
+    table::table(paint, &header, all.chain(others.iter().map(other)).chain(spares.values().map(spare)))
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
@@ -236,7 +252,7 @@ fn addresses(member: &Member) -> Vec<&str> {
 mod tests {
     use super::*;
     use meshtf::mesh::{Source, Verdict, parse_address};
-    use meshtf::protocol::{Incarnation, Peer};
+    use meshtf::protocol::Incarnation;
 
     #[test]
     fn nodes_are_listed_with_their_versions_and_those_of_another_protocol_too() {
@@ -267,7 +283,7 @@ mod tests {
         let seen = [(Source::Lan, speaks), (Source::Configured, speaks), (Source::Lan, None), (Source::Lan, nameless)];
         let others = others(&seen.map(|(source, speaks)| attempt(source, speaks)));
 
-        let table = members_table(Paint::OFF, &members, &told, (&[], &others), &cluster);
+        let table = members_table(Paint::OFF, &members, &told, (&[], &others, &Spares::new()), &cluster);
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!((rows.len(), rows[1][0]), (4, "local/0"), "{table}");
         assert!(rows[1].contains(&"0.9.1") && table.contains(" 1 h 2 min "), "{table}");
@@ -278,7 +294,7 @@ mod tests {
         let object = as_json(members[0], &told, &cluster);
         assert_eq!((&object["version"], &object["protocol"]), (&json!("0.9.1"), &json!(VERSION)));
         assert_eq!(object["up_ms"], json!(3_723_000));
-        let silent = members_table(Paint::OFF, &members, &Told::default(), (&[], &[]), &cluster);
+        let silent = members_table(Paint::OFF, &members, &Told::default(), (&[], &[], &Spares::new()), &cluster);
         assert!(silent.lines().nth(1).unwrap().split_whitespace().filter(|cell| *cell == "?").count() == 2, "{silent}");
         let objects: Vec<serde_json::Value> = others.iter().map(other_as_json).collect();
         let want = |version: Option<&str>, protocol: u16| json!({ "task": null, "version": version, "protocol": protocol, "addresses": ["10.0.0.7:4001"] });

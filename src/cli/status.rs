@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::paint::{Paint, Tone, complain, mention};
 use super::reach::AskArgs;
-use super::table::{TableRow, duration, place, rate, short_peer, table};
+use super::table::{TableRow, duration, place, rate, short_peer, table, taskless};
 use super::{Exit, Outcome, Trouble, complete, output};
 
 /// Show the state of nodes
@@ -219,7 +219,7 @@ fn peer_row(peer: &PeerStatus) -> TableRow {
         LinkState::Mending { for_ms, why } => format!("reconnecting for {:.1} s: {why}", *for_ms as f64 / 1000.0),
     };
     let cells = vec![
-        peer.task.as_ref().map_or_else(|| format!("client {}", short_peer(peer.peer.as_str())), Task::short),
+        peer.task.as_ref().map_or_else(|| taskless(peer), Task::short),
         place(&peer.address).to_owned(),
         state,
         peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
@@ -339,6 +339,7 @@ fn peer_json(peer: &PeerStatus) -> Value {
     json!({
         "peer": peer.peer.as_str(),
         "task": peer.task.as_ref().map(Task::to_string),
+        "spare": peer.is_spare,
         "address": peer.address,
         "state": state,
         "mending_ms": mending_ms,

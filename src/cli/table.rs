@@ -3,6 +3,8 @@
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 pub(super) use meshtf::doctor::duration;
 
+use meshtf::protocol::status::PeerStatus;
+
 use super::paint::{Paint, Tone};
 
 /// A row of a table; its tone, if it stands out.
@@ -72,6 +74,12 @@ fn styled(cell: Cell, tone: Option<Tone>) -> Cell {
         Some(Tone::Strong) => cell.add_attribute(Attribute::Bold),
         Some(Tone::Dim) => cell.add_attribute(Attribute::Dim),
     }
+}
+
+/// A peer without a task: `client …AbCdEfGh`, or `spare …`.
+pub(super) fn taskless(peer: &PeerStatus) -> String {
+    let kind = if peer.is_spare { "spare" } else { "client" };
+    format!("{kind} {}", short_peer(peer.peer.as_str()))
 }
 
 /// The end of a PeerId, which distinguishes peers.

@@ -352,7 +352,10 @@ impl Channel {
             Kind::Message => {
                 let envelope = frame::decode(header, payload).map_err(|failure| End::Peer(failure.message))?;
                 match (envelope.message, &self.link) {
-                    (Message::Goodbye { reason }, _) => return Err(End::Left(reason)),
+                    (Message::Goodbye { reason }, link) => {
+                        link.iter().for_each(|link| link.note_goodbye());
+                        return Err(End::Left(reason));
+                    }
                     // A late Hello on a connection that was replaced is older than the one on the next.
                     (Message::Hello(_), Some(link)) if !Arc::ptr_eq(&link.connection(), &self.connection) => {}
                     (Message::Hello(hello), Some(link)) => roster.update(link, *hello),

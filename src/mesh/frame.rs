@@ -236,7 +236,7 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
 /// Adds the fields that follow a Hello, as far as they are known: an earlier one is empty if only a later one is.
 fn after_hello(hello: &Hello, mut head: Vec<u8>) -> postcard::Result<Vec<u8>> {
     let (capacities, rates) = (hello.capacities(), hello.rates());
-    let has_doors = !hello.doors.is_empty();
+    let has_doors = !hello.doors.is_empty() || hello.is_spare;
     if capacities.is_some() || has_doors {
         head = postcard::to_extend(&capacities.unwrap_or_default(), head)?;
     }
@@ -245,6 +245,9 @@ fn after_hello(hello: &Hello, mut head: Vec<u8>) -> postcard::Result<Vec<u8>> {
     }
     if has_doors {
         head = postcard::to_extend(&hello.doors, head)?;
+    }
+    if hello.is_spare {
+        head = postcard::to_extend(&hello.is_spare, head)?;
     }
     Ok(head)
 }
@@ -256,9 +259,9 @@ fn read_after_hello(hello: &mut Hello, rest: &[u8]) {
         return hello.set_capacities(&capacities, &[]);
     };
     hello.set_capacities(&capacities, &rates);
-    if let Ok(doors) = postcard::from_bytes::<Vec<String>>(rest) {
-        hello.set_doors(doors);
-    }
+    let Ok((doors, rest)) = postcard::take_from_bytes::<Vec<String>>(rest) else { return };
+    hello.set_doors(doors);
+    hello.is_spare = postcard::from_bytes(rest).unwrap_or(false);
 }
 
 /// A frame of `kind` around a value, for the control stream.

@@ -5,7 +5,7 @@
 //! when the peer was silent for too long. Then the messages under way on it are lost, and the next connection begins another
 //! link.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub struct Link {
     heard: AtomicU64,
     pub traffic: Traffic,
     ended: watch::Sender<bool>,
+    /// The peer has said goodbye.
+    has_left: AtomicBool,
 }
 
 /// The outgoing side of the control stream.
@@ -105,7 +107,18 @@ impl Link {
             heard: AtomicU64::new(0),
             traffic: Traffic::default(),
             ended: watch::Sender::new(false),
+            has_left: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that the peer has said goodbye: its end is no loss.
+    pub fn note_goodbye(&self) {
+        self.has_left.store(true, Ordering::Release);
+    }
+
+    /// Whether the peer has said goodbye.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Acquire)
     }
 
     /// The peer's last Hello.
@@ -195,6 +208,7 @@ impl Link {
         PeerStatus {
             peer: self.peer.clone(),
             task: self.hello().task.clone(),
+            is_spare: self.hello().is_spare,
             address: self.connection().remote.to_string(),
             state,
             up_ms: since(self.began),

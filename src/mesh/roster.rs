@@ -2,7 +2,7 @@
 //!
 //! Every link begins once and ends once, and the [`Inbox`] is notified of both in that order. This module touches no socket.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -79,6 +79,8 @@ pub struct Roster {
     /// Wakes the driver: a peer came, went or named other peers, or its connection broke.
     pub news: Notify,
     parted: Mutex<VecDeque<Parted>>,
+    /// For a spare: the tasks whose process was lost and whose name nobody has taken.
+    lost_tasks: watch::Sender<BTreeSet<Task>>,
 }
 
 impl Roster {
@@ -99,6 +101,7 @@ impl Roster {
             budget,
             news: Notify::new(),
             parted: Mutex::default(),
+            lost_tasks: watch::Sender::default(),
         };
         roster.refresh();
         roster
@@ -121,6 +124,11 @@ impl Roster {
     /// The node that took this participant's task, once one has.
     pub fn lost(&self) -> watch::Receiver<Option<(Task, Holder)>> {
         self.lost.subscribe()
+    }
+
+    /// The tasks whose process was lost, for a spare.
+    pub fn lost_tasks(&self) -> watch::Receiver<BTreeSet<Task>> {
+        self.lost_tasks.subscribe()
     }
 
     pub fn is_open(&self) -> bool {
@@ -295,6 +303,9 @@ impl Roster {
         let numbers = LinkNumbers { own: said_standing.fresh, theirs: standing.fresh };
         let link = Arc::new(Link::new(peer.clone(), id, numbers, connection.clone(), hello.clone()));
         self.links.write().unwrap_or_else(PoisonError::into_inner).insert(peer.clone(), link.clone());
+        if let Some(task) = &hello.task {
+            self.lost_tasks.send_if_modified(|lost| lost.remove(task));
+        }
         self.inbox.up(peer, &hello);
         self.refresh();
         drop(turn);
@@ -371,6 +382,10 @@ impl Roster {
         self.inbox.down(&link.peer, task.as_ref(), why);
         self.refresh();
         if let Some(task) = task {
+            let is_noted = || self.lost_tasks.borrow().len() < MAX_PEERS && !link.has_left();
+            if self.own_hello().is_spare && is_noted() {
+                self.lost_tasks.send_if_modified(|lost| lost.insert(task.clone()));
+            }
             let (due, peer, why) = (clock::now() + PARTED_AFTER, link.peer.clone(), why.to_owned());
             lock(&self.parted).push_back(Parted { due, peer, task, why });
         }

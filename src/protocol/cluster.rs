@@ -89,6 +89,9 @@ pub struct Hello {
     /// an earlier release does not look for them.
     #[serde(skip)]
     pub doors: Vec<String>,
+    /// It takes the name of a task that is lost. That follows the doors, where a node of an earlier release does not look for it.
+    #[serde(skip)]
+    pub is_spare: bool,
 }
 
 /// Most addresses of [`Hello::doors`], and bytes of one.

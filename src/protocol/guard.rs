@@ -187,7 +187,7 @@ impl Copied {
 /// use meshtf::{GuardNote, Task};
 ///
 /// let task = Task::new("ps", 0);
-/// let note = GuardNote::Continued { task, at: 12_340, from: 12_280, after_ms: 540 };
+/// let note = GuardNote::Continued { task, at: 12_340, repeated: 60, after_ms: 540 };
 /// assert_eq!(note.to_string(), "ps/0 was lost at step 12,340; continued from 12,280 after 0.6 s");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,8 +210,9 @@ pub enum GuardNote {
         task: Task,
         /// The last step of the run that was done.
         at: u64,
-        /// The step after which it continues: those after it are computed again, and their values are not delivered twice.
-        from: u64,
+        /// The number of steps up to there that are computed again, also of runs before this one. Their values are not delivered
+        /// twice.
+        repeated: u64,
         /// How long the steps stood still, in milliseconds.
         after_ms: u64,
     },
@@ -228,8 +229,8 @@ impl GuardNote {
     pub fn after_steps(self, done: u64) -> GuardNote {
         match self {
             GuardNote::Waiting { task, why, at, limit_ms } => GuardNote::Waiting { task, why, at: done + at, limit_ms },
-            GuardNote::Continued { task, at, from, after_ms } => {
-                GuardNote::Continued { task, at: done + at, from: done + from, after_ms }
+            GuardNote::Continued { task, at, repeated, after_ms } => {
+                GuardNote::Continued { task, at: done + at, repeated, after_ms }
             }
             note @ GuardNote::Unguarded { .. } => note,
         }
@@ -246,8 +247,9 @@ impl fmt::Display for GuardNote {
                     "{task} was lost at step {at} ({why}); waiting up to {limit} s for a process that takes its name"
                 )
             }
-            GuardNote::Continued { task, at, from, after_ms } => {
-                let (task, at, from, tenths) = (task.short(), Grouped(*at), Grouped(*from), after_ms.div_ceil(100));
+            GuardNote::Continued { task, at, repeated, after_ms } => {
+                let from = Grouped(at.saturating_sub(*repeated));
+                let (task, at, tenths) = (task.short(), Grouped(*at), after_ms.div_ceil(100));
                 write!(f, "{task} was lost at step {at}; continued from {from} after {}.{} s", tenths / 10, tenths % 10)
             }
             GuardNote::Unguarded { why } => write!(f, "the steps are not guarded against the loss of a task: {why}"),
@@ -256,7 +258,7 @@ impl fmt::Display for GuardNote {
 }
 
 /// A number with a comma between each three digits.
-struct Grouped(u64);
+pub(crate) struct Grouped(pub u64);
 
 impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn a_note_is_a_line_and_counts_the_steps_of_its_run() {
         let task = Task::new("ps", 0);
-        let lost = GuardNote::Continued { task: task.clone(), at: 340, from: 280, after_ms: 540 };
+        let lost = GuardNote::Continued { task: task.clone(), at: 340, repeated: 60, after_ms: 540 };
         let line = "ps/0 was lost at step 12,340; continued from 12,280 after 0.6 s";
         assert_eq!(lost.after_steps(12_000).to_string(), line);
         let waiting = GuardNote::Waiting { task, why: "it left".into(), at: 999, limit_ms: 60_000 };

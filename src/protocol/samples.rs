@@ -19,6 +19,7 @@ impl PeerStatus {
         PeerStatus {
             peer: Peer::new("p"),
             task,
+            is_spare: false,
             address: String::new(),
             state: LinkState::Up,
             up_ms: 0,

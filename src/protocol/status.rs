@@ -282,6 +282,8 @@ pub struct PeerStatus {
     pub peer: Peer,
     /// The task it holds; `None`: a client.
     pub task: Option<Task>,
+    /// Whether it is no client, but waits to take the name of a task that is lost.
+    pub is_spare: bool,
     /// The address at which it is connected.
     pub address: String,
     /// Whether the link has a connection.
@@ -539,6 +541,7 @@ mod tests {
         let peer = || PeerStatus {
             peer: Peer::new("12D3KooW".repeat(6)),
             task: Some(Task::new(long(), 1)),
+            is_spare: true,
             address: long(),
             state: LinkState::Mending { for_ms: u64::MAX, why: long() },
             up_ms: u64::MAX,

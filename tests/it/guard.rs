@@ -125,6 +125,67 @@ fn a_stopped_ps_is_waited_for() {
     counted.reach(done + 2000);
 }
 
+/// A node without a task.
+fn spare(sandbox: &Sandbox) -> Running {
+    let spare = sandbox.start(&["node", "--spare", "--listen", "127.0.0.1:0"]);
+    let line = spare.next_line(SPEAKS_WITHIN).unwrap_or_else(|| panic!("{}", spare.stderr()));
+    assert!(line.starts_with("spare peer=") && line.ends_with(" waits for a task that is lost\n"), "{line}");
+    spare
+}
+
+/// The tasks and the number of spares that are listed.
+fn listed(sandbox: &Sandbox) -> (Vec<String>, usize) {
+    let ps = sandbox.run(&["ps", "--json"]).expect(0).json();
+    let all = ps.as_array().cloned().unwrap_or_default();
+    let tasks = all.iter().filter_map(|one| Some(one["task"].as_str()?.to_owned()));
+    (tasks.collect(), all.iter().filter(|one| one["spare"] == true).count())
+}
+
+#[test]
+fn spares_take_the_names_of_a_lost_ps_and_of_a_lost_worker() {
+    let sandbox = Sandbox::new();
+    let mut mesh = mesh(&sandbox);
+    let mut spares = [spare(&sandbox), spare(&sandbox)];
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == 2), "{:?}", listed(&sandbox));
+    assert_eq!(sandbox.run(&["ps"]).expect(0).stdout.matches("spare").count(), 2);
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.1");
+    guarded(&mut counted);
+    // Both want each name; one gets it.
+    for (role, place, left) in [("ps/0", &mut mesh.ps, 1), ("worker/0", &mut mesh.worker, 0)] {
+        place.take().unwrap().process.signal("KILL");
+        guarded(&mut counted);
+        let told = format!("{role} was lost at step ");
+        assert!(counted.client.stderr().contains(&told), "{}", counted.client.stderr());
+        assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == left), "{:?}", listed(&sandbox));
+    }
+    assert_eq!(counted.client.stderr().matches("; continued from ").count(), 2, "{}", counted.client.stderr());
+    assert!(!spares.iter_mut().any(Running::has_ended), "the one that did not get the first name took the second");
+}
+
+#[test]
+fn a_spare_does_not_take_the_name_of_a_task_that_left() {
+    let sandbox = Sandbox::new();
+    let Mesh { ps, worker, _master } = mesh(&sandbox);
+    let _spare = spare(&sandbox);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == 1), "{:?}", listed(&sandbox));
+    let names = |names: &[&str]| names.iter().map(|name| format!("/job:{name}")).collect::<Vec<_>>();
+    let ps = ps.unwrap().process;
+    ps.signal("TERM");
+    ps.end_within(SPEAKS_WITHIN).expect(0);
+    let others = names(&["worker/task:0", "worker/task:1"]);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).0 == others), "{:?}", listed(&sandbox));
+    worker.unwrap().process.signal("KILL");
+    // It is the only one whose name is taken again.
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox) == (others.clone(), 0)), "{:?}", listed(&sandbox));
+}
+
+#[test]
+fn a_node_has_a_name_or_is_a_spare() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["node"]).expect(2).complains(&["--name <TASK>", "--spare"]);
+    sandbox.run(&["node", "--spare", "--name", "ps/0"]).expect(2).complains(&["cannot be used with"]);
+}
+
 #[test]
 fn without_a_guard_a_loss_ends_the_steps() {
     let sandbox = Sandbox::new();

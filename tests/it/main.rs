@@ -43,6 +43,7 @@ mod sandbox;
 mod serve;
 mod server;
 mod shared;
+mod soak;
 mod state;
 mod status;
 mod surface;

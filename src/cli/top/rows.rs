@@ -10,7 +10,7 @@ use meshtf_tensor::PartialShape;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Bytes;
 
-use super::super::table::{duration, number, place, rate, short_peer};
+use super::super::table::{duration, number, place, rate, short_peer, taskless};
 use super::log::Log;
 use super::session::Looked;
 
@@ -355,7 +355,7 @@ fn link(task: &Task, one: &PeerStatus) -> Row {
     };
     let cells = vec![
         task.short(),
-        one.task.as_ref().map_or_else(|| format!("client {}", short_peer(one.peer.as_str())), Task::short),
+        one.task.as_ref().map_or_else(|| taskless(one), Task::short),
         one.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.2} ms", us as f64 / 1000.0)),
         bytes(one.sent_per_second as u64),
         bytes(one.received_per_second as u64),

@@ -118,6 +118,7 @@ fn every_kind_of_frame_has_its_bytes() {
         peers: vec![],
         out_of_reach: vec![],
         doors: vec![],
+        is_spare: false,
     };
     let say = |devices| Message::Hello(Box::new(hello(devices))).into();
     #[rustfmt::skip]
@@ -146,6 +147,12 @@ fn every_kind_of_frame_has_its_bytes() {
     let said = tests::whole(&Message::Hello(Box::new(open.clone())).into());
     check(said, prefix(0, with_doors.len() as u8, 0), &with_doors, &[]);
     assert_eq!(decode_header(&with_doors, 0).unwrap().message, Message::Hello(Box::new(open)));
+    // The word of a spare follows its doors.
+    let spare = Hello { is_spare: true, ..hello(vec![unknown(0), unknown(1)]) };
+    let with_word = [bare, &[0, 0, 0, 1]].concat();
+    let said = tests::whole(&Message::Hello(Box::new(spare.clone())).into());
+    check(said, prefix(0, with_word.len() as u8, 0), &with_word, &[]);
+    assert_eq!(decode_header(&with_word, 0).unwrap().message, Message::Hello(Box::new(spare)));
 
     let refusal = |refusal| encode_value(Kind::Refused, &refusal).unwrap();
     let holder = Holder { peer: crate::protocol::Peer::new("p"), addresses: vec!["/x".to_owned()], since_unix_ms: 128 };
@@ -218,6 +225,7 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
         peers: vec![],
         out_of_reach: vec![],
         doors: vec![],
+        is_spare: false,
     };
     let (prefix, head) = encode_head(&Message::Hello(Box::new(hello)).into()).unwrap();
     let bare = &head[PREFIX_BYTES..][..prefix.header_bytes];

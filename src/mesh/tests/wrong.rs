@@ -69,6 +69,7 @@ impl Raw {
             peers: vec![],
             out_of_reach: vec![],
             doors: vec![],
+            is_spare: false,
         };
         change(&mut hello);
         let standing = Standing { fresh: 9, link: None, taken: Taken::default(), bulk_beyond: vec![] };

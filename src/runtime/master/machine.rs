@@ -392,6 +392,10 @@ impl Machine {
 
     /// The plan is made; the request is answered when its pieces are registered, or now if there is none.
     fn planned(&mut self, request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) {
+        // One of the tasks may have been lost since it was asked for.
+        if plan.is_err() && matches!(of.of, Of::Session(_)) && self.hold_without(request, &of.signature, cluster) {
+            return;
+        }
         let registered = match plan {
             Ok(plan) => self.register(Some(request), of, plan, cluster).map(|_| ()),
             // If a device is missing because its task was lost, the graph is not at fault.

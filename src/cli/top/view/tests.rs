@@ -45,6 +45,7 @@ fn told(job: &str, n: u64) -> Told {
     let peer = PeerStatus {
         peer: Peer::new("12D3KooWXyZ"),
         task: Some(Task::new("other", n as u32)),
+        is_spare: false,
         address: "/ip4/10.0.0.7/tcp/4001".into(),
         state: LinkState::Up,
         up_ms: 0,

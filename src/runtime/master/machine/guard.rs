@@ -76,6 +76,8 @@ pub(super) struct Guard {
     pub owed: Option<Failure>,
     /// How often the session went back to the newest cut.
     pub attempts: u32,
+    /// The log says that the steps are guarded: it does so once after a loss.
+    pub is_announced: bool,
     told: BTreeSet<String>,
     /// Notices that came while no run was under way whose client takes any: they go with the next one.
     untold: Vec<GuardNote>,
@@ -92,6 +94,8 @@ pub(super) enum Phase {
     /// No step starts, unless one under way waits for it; those under way end.
     Draining {
         taking: Taking,
+        began: Nanos,
+        /// When a step was last seen to end.
         since: Nanos,
         progress: u64,
         /// The steps that are to end, as [`Runs::begun`](super::run::Runs::begun) has them: others begin for their sake alone.
@@ -172,6 +176,7 @@ impl Guard {
             waits_for_others: false,
             owed: None,
             attempts: 0,
+            is_announced: false,
             told: BTreeSet::new(),
             untold: Vec::new(),
             pace: Pace::default(),
@@ -442,7 +447,7 @@ impl Machine {
         let Some(guard) = &mut self.guard else { return };
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
             Phase::Serving { taking, .. } => {
-                guard.phase = Phase::Draining { taking, since: now, progress: steps, awaited };
+                guard.phase = Phase::Draining { taking, began: now, since: now, progress: steps, awaited };
             }
             other => guard.phase = other,
         }
@@ -529,7 +534,11 @@ impl Machine {
     fn push_on(&mut self) {
         let (steps, now) = (self.steps_done, self.now);
         let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { progress, since, awaited, .. } = &mut guard.phase else { return };
+        let Phase::Draining { progress, began, since, awaited, .. } = &mut guard.phase else { return };
+        // A step alone ends after its own time; beside others, it may wait for more of them without end.
+        if now.saturating_sub(*began) >= ANSWERED_WITHIN && self.runs.len() > 1 {
+            return self.abandon("the steps under way do not end beside those of other runs");
+        }
         if std::mem::replace(progress, steps) != steps {
             *since = now;
             return;

@@ -193,6 +193,14 @@ impl Journal {
         self.open().max_by_key(|one| (one.total, std::cmp::Reverse(one.number)))
     }
 
+    /// The steps of the run that the client waits for that are computed again, with those of the runs like it that were over: a
+    /// client may make its steps by one run after another.
+    pub fn repeated(&self) -> u64 {
+        let Some(main) = self.main() else { return 0 };
+        let is_like = |one: &&Logged| one.number == main.number || one.is_over && one.signature == main.signature;
+        self.entries.iter().filter(is_like).map(|one| one.reached().saturating_sub(one.from)).sum()
+    }
+
     /// The place after the steps that are done.
     pub fn mark(&self) -> Mark {
         Mark { next: self.next, open: self.open().map(|one| (one.number, one.done)).collect() }
@@ -274,7 +282,9 @@ mod tests {
         journal.active(RequestId(2)).unwrap().done = 2;
         let mark = journal.mark();
         journal.active(RequestId(2)).unwrap().done = 4;
+        assert_eq!(journal.repeated(), 7, "three steps of a run that was over, and four");
         journal.trim(&mark);
+        assert_eq!(journal.repeated(), 2);
         let left: Vec<_> = journal.iter().map(|one| (one.request, one.from, one.done)).collect();
         assert_eq!(left, [(RequestId(2), 2, 4)]);
         let Feeds::PerStep(left) = journal.main().unwrap().feeds() else { panic!("sets") };

@@ -19,6 +19,9 @@ use crate::protocol::{Cluster, Peer};
 const WAIT_LIMIT: Nanos = 60_000_000_000;
 /// Most returns to one cut.
 const MAX_ATTEMPTS: u32 = 20;
+/// The wait before the second return to a cut, twice as long each time, and the longest: a link may be down unnoticed.
+const PAUSE: Nanos = 250_000_000;
+const MAX_PAUSE: Nanos = 3_000_000_000;
 /// Most requests for plans that wait for a lost task.
 const MAX_HELD: usize = 64;
 
@@ -86,6 +89,7 @@ impl Machine {
         let serves = |part: &Part| part.buddy.peer == *lost;
         if guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(serves)) {
             guard.due = guard.due.min(now);
+            guard.is_announced = false;
         }
         if !has_state && !guard.is_lost() && self.runs.needing(lost).is_empty() {
             // Its pieces are registered anew when they are needed. A cut under way misses it.
@@ -134,6 +138,7 @@ impl Machine {
         }
         guard.uncover();
         guard.attempts += 1;
+        guard.is_announced = false;
         guard.is_replaying = false;
         let mut ended = Vec::new();
         for run in self.runs.take_all() {
@@ -168,6 +173,20 @@ impl Machine {
         let Some(guard) = self.guard.as_mut().filter(|guard| guard.is_lost() && guard.held.len() < MAX_HELD) else {
             return false;
         };
+        guard.held.push((request, signature.clone()));
+        true
+    }
+
+    /// As [`Machine::hold`], for a plan that could not be made; also if the state of a task would come back that is not up,
+    /// though its loss has not been noticed yet.
+    pub(super) fn hold_without(&mut self, request: RequestId, signature: &Signature, cluster: &Cluster) -> bool {
+        let Some(guard) = &mut self.guard else { return false };
+        let is_gone = |part: &Part| !part.copied.is_empty() && cluster.member(&part.task).is_none();
+        let comes_back = guard.broken.is_none()
+            && guard.complete.as_ref().is_some_and(|complete| complete.parts.iter().any(is_gone));
+        if !(guard.is_lost() || comes_back) || guard.held.len() >= MAX_HELD {
+            return false;
+        }
         guard.held.push((request, signature.clone()));
         true
     }
@@ -212,6 +231,9 @@ impl Machine {
         }
         if let Some(failure) = lost_for_good(&complete.parts, cluster) {
             self.give_up_recovery(&failure);
+            return None;
+        }
+        if now.saturating_sub(recovery.entered) < pause(guard.attempts) {
             return None;
         }
         let mut todo: Vec<Arc<Signature>> = Vec::new();
@@ -434,11 +456,11 @@ impl Machine {
             complete.parts = restoring.parts;
         }
         guard.due = now;
-        let from = guard.journal.main().map_or(0, |one| one.from);
+        let repeated = guard.journal.repeated();
         guard.is_replaying = true;
         let (task, at) = (recovery.task, recovery.at);
         let after_ms = now.saturating_sub(recovery.since) / 1_000_000;
-        self.tell(&GuardNote::Continued { task, at, from, after_ms });
+        self.tell(&GuardNote::Continued { task, at, repeated, after_ms });
         self.replay();
     }
 
@@ -544,6 +566,11 @@ impl Machine {
         self.replay();
         true
     }
+}
+
+/// How long the session waits before it goes back to a cut for so many times.
+fn pause(attempts: u32) -> Nanos {
+    attempts.checked_sub(2).map_or(0, |again| (PAUSE << again.min(8)).min(MAX_PAUSE))
 }
 
 /// The failure if a part of the cut exists nowhere any more.

@@ -7,7 +7,8 @@ use meshtf_tensor::ids::RequestId;
 
 use super::super::{Machine, Nanos};
 use super::{Complete, Guard, Phase, SHARE, Taking};
-use crate::protocol::guard::{Cut, ToGuard};
+use crate::protocol::event::Event;
+use crate::protocol::guard::{Cut, Grouped, ToGuard};
 use crate::protocol::{Cluster, Peer};
 
 impl Machine {
@@ -45,6 +46,11 @@ impl Machine {
         let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
         guard.journal.trim(&taking.mark);
         guard.attempts = 0;
+        if !std::mem::replace(&mut guard.is_announced, true) {
+            let step = Grouped(guard.journal.main().map_or(0, |one| one.from));
+            let what = format!("after the loss of a task, the steps can be continued from step {step}");
+            self.happened.push(Event::Guarded { session: id, what });
+        }
         let cost = guard.pace.after((taking.began, taking.steps), (now, steps));
         guard.spacing = guard.within_limits(cost.saturating_mul(SHARE));
         guard.due = guard.due.max(now.saturating_add(guard.spacing));

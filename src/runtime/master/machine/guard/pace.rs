@@ -7,9 +7,12 @@ use super::super::Nanos;
 pub(super) struct Pace {
     /// When the last cut was complete, and the count of steps then.
     free: Option<(Nanos, u64)>,
-    /// Nanoseconds that a cut costs.
-    cost: Nanos,
+    /// Nanoseconds that each of the last cuts cost, the newest first.
+    costs: Vec<Nanos>,
 }
+
+/// The number of cuts by which the cost of the next is estimated.
+const SEEN: usize = 3;
 
 impl Pace {
     /// Whether steps were done since the last cut.
@@ -17,8 +20,8 @@ impl Pace {
         self.free.is_none_or(|(_, before)| steps != before)
     }
 
-    /// The cost of a cut that has just become complete, as a mean with the ones before: it began at this time and count of
-    /// steps.
+    /// The cost of a cut after one has just become complete, which began at this time and count of steps: the middle one of the
+    /// last three, or the least of fewer. So a machine that stood still during a single cut does not count.
     pub fn after(&mut self, (began, steps_then): (Nanos, u64), (now, steps): (Nanos, u64)) -> Nanos {
         if let Some((since, before)) = self.free {
             let (free_time, free_steps) = (began.saturating_sub(since), steps_then.saturating_sub(before));
@@ -26,11 +29,15 @@ impl Pace {
             if free_steps > 0 {
                 let worth = u128::from(free_time) * u128::from(own_steps) / u128::from(free_steps);
                 let cost = own_time.saturating_sub(Nanos::try_from(worth).unwrap_or(Nanos::MAX));
-                self.cost = if self.cost == 0 { cost } else { self.cost / 2 + cost / 2 };
+                self.costs.insert(0, cost);
+                self.costs.truncate(SEEN);
             }
         }
         self.free = Some((now, steps));
-        self.cost
+        let mut sorted = self.costs.clone();
+        sorted.sort_unstable();
+        let middle = if sorted.len() == SEEN { SEEN / 2 } else { 0 };
+        sorted.get(middle).copied().unwrap_or(0)
     }
 }
 
@@ -46,7 +53,10 @@ mod tests {
         assert!(!pace.has_worked(1) && pace.has_worked(2));
         // 100 steps in 1000 ns, and 3 in the 50 ns of the cut, which are worth 30.
         assert_eq!(pace.after((1010, 101), (1060, 104)), 20);
-        // A cut beside which the steps were as fast costs nothing; the mean remembers.
-        assert_eq!(pace.after((2060, 204), (2160, 214)), 10);
+        // A cut beside which the steps were as fast costs nothing.
+        assert_eq!(pace.after((2060, 204), (2160, 214)), 0);
+        // A single cut during which nothing moved does not count, a second does.
+        assert_eq!(pace.after((3160, 314), (8160, 314)), 20);
+        assert_eq!(pace.after((9160, 414), (14_160, 414)), 5000);
     }
 }

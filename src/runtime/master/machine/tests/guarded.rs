@@ -73,7 +73,11 @@ impl Script {
                     by_cost: None,
                 };
                 let plan = plan(of.graph(), &cluster.facts(), &of.signature, &options).map_err(Failure::from);
-                asked = self.machine.handle(SessionEvent::Replanned { of, plan, cluster: &cluster }, now);
+                let event = match of.request {
+                    Some(request) => SessionEvent::Planned { request, of, plan, cluster: &cluster },
+                    None => SessionEvent::Replanned { of, plan, cluster: &cluster },
+                };
+                asked = self.machine.handle(event, now);
             }
             sent.extend(self.sent());
             while let Some((to, message)) = sent.get(place).cloned() {

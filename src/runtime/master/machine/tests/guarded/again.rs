@@ -1,5 +1,6 @@
 //! Runs beside cuts and recoveries: what is given up, what waits, and what others wait for.
 
+use super::super::super::guard::Phase;
 use super::*;
 
 impl Script {
@@ -44,6 +45,78 @@ impl Script {
         script.cluster = Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9)]);
         (script, other)
     }
+}
+
+#[test]
+fn a_session_that_goes_back_again_and_again_waits_longer_each_time() {
+    let (mut script, _) = Script::of_ten_steps();
+    let sent = script.back(2 * SECOND);
+    let (mut step, mut now) = (begun(&sent)[0].1, 3 * SECOND);
+    for pause in [250, 500, 1000, 2000, 3000, 3000] {
+        let failure = Failure::new(Code::Unavailable, "it is not connected").on_task("/job:t/task:1");
+        script.on(SessionEvent::Failed { step, failure }, now);
+        assert_eq!(asked(&script.tick(now + pause * MS - 1)), [], "{pause} ms");
+        now += pause * MS;
+        let sent = script.back(now);
+        assert_eq!(begun(&sent).len(), 2, "{pause} ms: {sent:?}");
+        step = begun(&sent)[0].1;
+    }
+}
+
+#[test]
+fn a_plan_that_lacks_a_lost_task_is_made_once_that_is_back() {
+    for is_noticed_before in [true, false] {
+        let mut script = guarded();
+        let (plan, _) = script.planned("y", false, 0);
+        let sent = script.asks(2, plan, 10, 0);
+        script.answer_guard(sent, Until::Complete, 0);
+        // Both tasks have a state.
+        let parts = &mut script.machine.guard.as_mut().unwrap().complete.as_mut().unwrap().parts;
+        parts.iter_mut().for_each(|part| part.copied = Copied { resources: 1, ..Copied::default() });
+        let fetches = vec!["y".to_owned(), "w".to_owned()];
+        let signature = Signature { feeds: vec!["x".into()], fetches, ..Signature::default() };
+        let (request, cluster) = (RequestId(9), script.cluster.clone());
+        let asked = SessionEvent::Prepare { request, signature, alone: None, cluster: &cluster };
+        let of = script.machine.handle(asked, SECOND).expect("nothing is planned yet");
+        // It is lost before the plan is made.
+        let left = Cluster::new([member(0, worker(0), 0)]);
+        let failure = Failure::new(Code::Unavailable, "it is gone");
+        let plan = Err(Failure::invalid("No node serves /job:t/task:1"));
+        let planned = SessionEvent::Planned { request, of, plan, cluster: &left };
+        let down = SessionEvent::Down { peer: &worker(1), failure: &failure };
+        let (first, second) = if is_noticed_before { (down, planned) } else { (planned, down) };
+        let mut sent = script.on(first, SECOND);
+        sent.extend(script.on(second, SECOND));
+        assert_eq!(answers(&sent).len(), 0, "{sent:?}");
+        script.cluster = Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9)]);
+        let mut sent = script.back(2 * SECOND);
+        sent.extend(script.back(3 * SECOND));
+        assert!(matches!(answers(&sent)[..], [Ok(Reply::Prepared { .. })]), "{:?}", answers(&sent));
+    }
+}
+
+#[test]
+fn a_cut_is_given_up_if_a_step_does_not_end_beside_others_that_do() {
+    let mut script = guarded();
+    let (slow, _) = script.planned("y", false, 0);
+    let (quick, pieces) = script.planned("w", false, 0);
+    let sent = script.asks(2, slow, 1000, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let mut sent = script.asks(3, quick, 1000, SECOND);
+    let is_draining = |script: &Script| matches!(script.machine.guard.as_ref().unwrap().phase, Phase::Draining { .. });
+    for seconds in 2..62 {
+        // Steps of the second run end all the time, those of the first, up to 1000, do not.
+        let quick: Vec<u64> = started(&sent)
+            .iter()
+            .filter(|(_, first, _)| *first > 1000)
+            .flat_map(|(_, first, n)| *first..first + n)
+            .collect();
+        sent = quick.into_iter().flat_map(|step| script.done_alone(pieces[0], step, seconds * SECOND)).collect();
+        sent.extend(script.tick(seconds * SECOND));
+        assert!(is_draining(&script), "after {seconds} s");
+    }
+    script.tick(62 * SECOND);
+    assert!(!is_draining(&script));
 }
 
 /// The tasks of [`of_three`], of which another process has the second.
