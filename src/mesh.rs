@@ -438,6 +438,7 @@ impl Mesh {
             mesh: Some(self.roster.own_hello().mesh),
             peers: links.iter().map(|link| link.status()).collect(),
             limits,
+            traffic: self.roster.traffic(),
         }
     }
 

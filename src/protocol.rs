@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -308,7 +308,7 @@ pub struct PushedValue {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Request {
-    /// The tensors are the graph's large constants.
+    /// The tensors are the graph's large constants, up to those that are kept by their contents.
     Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
     Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },

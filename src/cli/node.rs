@@ -13,10 +13,12 @@ use meshtf::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
 use meshtf::mesh::read_secret;
 use meshtf::node::{Node, NodeConfig, NodeError};
 use meshtf::protocol::Peer;
+use meshtf::weight_cache::WeightCache;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
+use super::cache::CacheArgs;
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, address, read_cluster_spec, tried};
 use super::signals::Signals;
@@ -115,6 +117,8 @@ pub struct Args {
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     mesh: MeshArgs,
 }
 
@@ -136,9 +140,10 @@ pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
         data: args.data.clone(),
         ..args.mesh.client()
     };
-    let Args { name, mesh, .. } = &args;
+    let (Args { name, mesh, .. }, cache) = (&args, args.cache.cache());
     let doors = async |node: &Arc<Node>| Doors::open(&args, node, tasks).await;
-    serve(Serving { task: name, mesh, budget, config, expects_others: true }, doors, std::future::pending()).await
+    let serving = Serving { task: name, mesh, budget, cache, config, expects_others: true };
+    serve(serving, doors, std::future::pending()).await
 }
 
 /// The services of a node, for all commands that start one.
@@ -146,6 +151,8 @@ pub(super) struct Serving<'a> {
     pub task: &'a Task,
     pub mesh: &'a MeshArgs,
     pub budget: Arc<Budget>,
+    /// The weights that it keeps on the disk, if it does.
+    pub cache: Option<WeightCache>,
     pub config: NodeConfig,
     /// Whether a message is due if no other node is found.
     pub expects_others: bool,
@@ -157,7 +164,7 @@ pub(super) async fn serve(
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Outcome {
-    let Serving { task, mesh, budget, config, expects_others } = serving;
+    let Serving { task, mesh, budget, cache, config, expects_others } = serving;
     // Before any call that may take long, so that no signal is lost.
     let mut signals = Signals::listen()?;
     if config.open {
@@ -174,7 +181,7 @@ pub(super) async fn serve(
     tokio::pin!(ends);
     meshtf::allocator::begin();
     let node = tokio::select! {
-        node = Node::start_within(config, budget) => node?,
+        node = Node::start_with(config, budget, cache) => node?,
         _ = signals.next() => return Ok(Exit::Ok),
         () = &mut ends => return Ok(Exit::Ok),
     };

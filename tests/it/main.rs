@@ -51,3 +51,4 @@ mod tuned;
 mod unauthenticated;
 mod walk;
 mod web;
+mod weights;
