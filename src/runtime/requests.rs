@@ -257,7 +257,7 @@ impl Asked {
     /// # Errors
     /// As [`Asked::answer`].
     pub fn wait(mut self) -> Result<(Reply, Vec<Tensor>)> {
-        // What is left in its place only fails.
+        // The channel in its place only fails.
         let answer = std::mem::replace(&mut self.answer, oneshot::channel().1);
         let (result, tensors) = answer.blocking_recv().unwrap_or_else(|_| closing());
         result.map(|reply| (reply, tensors))

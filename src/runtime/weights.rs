@@ -176,7 +176,7 @@ mod tests {
         assert!(weights.at_hand(&content).is_some());
         drop(other);
         assert!(weights.at_hand(&content).is_none());
-        // What is gone takes no entry for long.
+        // A constant that is gone takes no entry for long.
         for round in 0..1000u32 {
             let value = Tensor::scalar(round);
             weights.note([(&Content::of(&value), &value)]);
