@@ -9,12 +9,14 @@ mod supply;
 
 use std::collections::HashMap;
 use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{Tensor, WeakTensor, memory};
 
 pub(crate) use self::fetch::Fetch;
@@ -94,12 +96,23 @@ impl Weights {
         kept.iter().map(|one| Some((one.content, self.at_hand(&one.content)?))).collect()
     }
 
-    /// The constant of a content that the disk has.
+    /// Those of these constants that the disk has, until `is_wanted` is false. They are read on several threads: to compare them
+    /// with their contents takes as long as to read them.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no memory for it.
-    fn from_disk(&self, content: &Content) -> Result<Option<Tensor>> {
-        self.disk.as_ref().map_or(Ok(None), |disk| disk.cache.get(content))
+    /// ResourceExhausted if there is no memory for one.
+    fn from_disk(&self, wanted: &[&Kept], is_wanted: &(impl Fn() -> bool + Sync)) -> Result<Vec<(Content, Tensor)>> {
+        let Some(Disk { cache, .. }) = &self.disk else { return Ok(Vec::new()) };
+        let budget = Budget::current();
+        let read = spread(wanted, wanted.iter().map(|one| one.bytes()), |one| {
+            let read = || cache.get(&one.content);
+            if is_wanted() { budget.run(read) } else { Ok(None) }
+        });
+        let mut found = Vec::new();
+        for (one, value) in wanted.iter().zip(read) {
+            found.extend(value?.map(|value| (one.content, value)));
+        }
+        Ok(found)
     }
 
     /// Has a constant written to the disk, soon. If there is no room in the queue, or little memory, it is not.
@@ -130,22 +143,27 @@ fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>) {
 
 /// The contents of constants, in their order; many are computed on several threads.
 pub(crate) fn contents(constants: &[Tensor]) -> Vec<Content> {
-    let bytes: usize = constants.iter().map(Tensor::byte_len).sum();
+    spread(constants, constants.iter().map(Tensor::byte_len), Content::of)
+}
+
+/// The results of work on each item, in their order; on several threads if the items have many bytes.
+fn spread<I: Sync, R: Send>(items: &[I], bytes: impl Iterator<Item = usize>, work: impl Fn(&I) -> R + Sync) -> Vec<R> {
+    let bytes = bytes.fold(0, usize::saturating_add);
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(bytes / BYTES_A_THREAD).min(constants.len());
+    let threads = cores.min(bytes / BYTES_A_THREAD).min(items.len());
     if threads < 2 {
-        return constants.iter().map(Content::of).collect();
+        return items.iter().map(work).collect();
     }
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     let of_thread = || {
         let mut own = Vec::new();
         loop {
-            let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let Some(constant) = constants.get(index) else { return own };
-            own.push((index, Content::of(constant)));
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return own };
+            own.push((index, work(item)));
         }
     };
-    let mut all: Vec<(usize, Content)> = thread::scope(|scope| {
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(of_thread)).collect();
         let own = of_thread();
         let of_others =
@@ -153,7 +171,7 @@ pub(crate) fn contents(constants: &[Tensor]) -> Vec<Content> {
         own.into_iter().chain(of_others).collect()
     });
     all.sort_unstable_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, content)| content).collect()
+    all.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]

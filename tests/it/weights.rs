@@ -142,6 +142,27 @@ fn the_disk_is_bounded_and_may_be_off_or_full() {
 }
 
 #[test]
+fn sessions_at_a_time_share_them_in_memory() {
+    let sandbox = Sandbox::new();
+    let _master = sandbox.node("worker/0");
+    let _ps = sandbox.node_with("ps/0", &["--cache", "off"]);
+    let model = model(&sandbox);
+    let endless = ["--fetch", "y", "--target", "worker/0", "--quiet", "--no-record", "--steps", "1000000000"];
+    let running = sandbox.start(&[&["submit", model.as_str()][..], &endless].concat());
+    let steps = || {
+        let told = sandbox.run(&["status", "worker/0", "--json"]).expect(0).json();
+        told[0]["totals"]["steps"].as_u64().expect("a number")
+    };
+    assert!(wait_until(PATIENCE, || steps() > 0));
+    // The steps themselves have messages, too.
+    let before = sandbox.received("ps/0");
+    assert!(before >= BYTES, "{before}");
+    let cost = sandbox.costs(&model);
+    assert!(cost < BYTES / 2, "{cost}");
+    drop(running);
+}
+
+#[test]
 fn only_this_user_may_read_the_weights() {
     use std::os::unix::fs::PermissionsExt;
     let sandbox = Sandbox::new();

@@ -71,25 +71,24 @@ impl Fetch {
         session: SessionId,
         kept: &[Kept],
         holders: &[Peer],
-        is_wanted: impl Fn() -> bool,
+        is_wanted: impl Fn() -> bool + Sync,
     ) -> Result<HashMap<Content, Tensor>> {
         let mut have = HashMap::new();
         let mut missing = Vec::new();
-        let (mut in_memory, mut on_disk) = (0, 0);
         for one in kept {
-            if let Some(value) = self.weights().at_hand(&one.content) {
-                in_memory += 1;
-                have.insert(one.content, value);
-            } else if let Some(value) = self.weights().from_disk(&one.content)? {
-                on_disk += 1;
-                have.insert(one.content, value);
-            } else {
-                missing.push(one);
-            }
-            if !is_wanted() {
-                return Err(not_wanted());
+            match self.weights().at_hand(&one.content) {
+                Some(value) => drop(have.insert(one.content, value)),
+                None => missing.push(one),
             }
         }
+        let in_memory = have.len();
+        let loaded = self.weights().from_disk(&missing, &is_wanted)?;
+        if !is_wanted() {
+            return Err(not_wanted());
+        }
+        let on_disk = loaded.len();
+        have.extend(loaded);
+        missing.retain(|one| !have.contains_key(&one.content));
         if !missing.is_empty() {
             self.take(session, &missing, holders, &mut have, is_wanted)?;
         }
