@@ -18,7 +18,7 @@ use super::{Exit, Outcome, Trouble, output};
 /// Digits of a content in the list.
 const SHOWN_DIGITS: usize = 12;
 
-/// List the weights that nodes keep on this machine's disk, or remove them
+/// List or remove the weights that nodes keep on disk
 ///
 /// A node keeps each large constant of a model (64 KiB or more) by its content, so that a model that is run again need not send
 /// it again. The files are in `meshtf/weights` in $XDG_CACHE_HOME or ~/.cache, or in `cache/weights` in $MESHTF_HOME; only this

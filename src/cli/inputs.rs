@@ -114,7 +114,7 @@ impl Files<'_> {
             Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(place) => place.insert(File::open(&path).map_err(cannot)?),
         };
-        // What is no file of a disk has no length, and is read from its beginning to its end.
+        // A pipe has no length, and is read from its beginning to its end.
         let length = file.metadata().map_err(cannot)?.len();
         let wanted = range.end.min(length.max(range.start)).saturating_sub(range.start);
         let most = range.end.saturating_sub(range.start).min(MAX_FILE_BYTES + 1);

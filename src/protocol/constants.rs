@@ -4,8 +4,8 @@
 //! content itself is sent with the message, or was sent with an earlier one of the session that its receiver still keeps.
 //!
 //! Constants from [`MIN_KEPT_BYTES`] on travel apart from the messages: their nodes have a substitute of the same dtype and
-//! shape, and the tasks that use them take them from a participant that has them. A task compares each with its content before it uses
-//! it, so such a content is valid for all sessions.
+//! shape, and the tasks that use them take them from a participant that has them. A task compares each with its content before
+//! it uses it, so such a content is valid for all sessions.
 //!
 //! The content of a smaller one is a name within its client's session: nobody compares it, and a client that gives two constants
 //! the same name harms only itself.
