@@ -14,6 +14,7 @@ macro_rules! eprintln {
 
 mod bar;
 mod burn;
+mod cache;
 mod complete;
 mod completions;
 mod config;
@@ -126,6 +127,7 @@ Environment:
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
+  MESHTF_CACHE   limit of the weights that a node keeps on the disk (--cache)
   MESHTF_CONFIG  configuration file of node and doctor (--config)
   MESHTF_NO_RECORD  if set, no record for meshtf runs (--no-record)
   MESHTF_LOG     levels of the log on stderr: debug, or meshtf::mesh=trace
@@ -167,6 +169,7 @@ enum Command {
     Top(top::Args),
     Events(events::Args),
     Variable(variable::Args),
+    Cache(cache::Args),
     Plan(plan::Args),
     Summary(summary::Args),
     Ops(ops::Args),
@@ -261,6 +264,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Top(args) => in_runtime(top::top(args)),
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
+        Command::Cache(args) => cache::cache(args),
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Summary(args) => summary::summary(args),
         Command::Ops(args) => ops::ops(args),

@@ -72,6 +72,8 @@ pub mod trainer;
 #[doc(hidden)]
 pub mod verify;
 #[doc(hidden)]
+pub mod weight_cache;
+#[doc(hidden)]
 pub mod weight_file;
 
 pub mod doctor;

@@ -16,6 +16,7 @@ use crate::events::Follower;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer};
 use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
+use crate::runtime::weights::Weights;
 
 /// A cluster in this process. Dropping it shuts its devices down.
 ///
@@ -98,13 +99,14 @@ impl LocalCluster {
             return Err(Failure::invalid("a cluster needs at least one task"));
         }
         let bus = Arc::new(Bus { hosts: OnceLock::new(), cluster: OnceLock::new() });
+        let weights = Weights::in_memory();
         let mut hosts = BTreeMap::new();
         let mut members = Vec::new();
         for task in tasks {
             let peer = peer_of(task);
             let router: Arc<dyn Router> = Arc::new(LocalRouter { me: peer.clone(), bus: Arc::clone(&bus) });
             let resources = data.clone().map_or_else(Resources::new, Resources::with_data).within(Arc::clone(budget));
-            let host = Arc::new(Host::new(Some(task), &router, resources));
+            let host = Arc::new(Host::new(Some(task), &router, resources, Arc::clone(&weights)));
             let devices = open_devices(task, backend, &host)?;
             if hosts.insert(task.clone(), host).is_some() {
                 return Err(Failure::invalid(format!("task {task} is named twice")));

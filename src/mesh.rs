@@ -447,6 +447,7 @@ impl Mesh {
             mesh: Some(self.roster.own_hello().mesh),
             peers: links.iter().map(|link| link.status()).collect(),
             limits,
+            traffic: self.roster.traffic(),
         }
     }
 

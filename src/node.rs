@@ -32,7 +32,9 @@ use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
 use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
+use crate::runtime::weights::Weights;
 use crate::session::inquire;
+use crate::weight_cache::WeightCache;
 
 /// The interval of the checks of [`Node::wait_until`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -191,10 +193,31 @@ impl Node {
     /// As [`Node::start`].
     #[doc(hidden)]
     pub async fn start_within(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
-        Node::join_mesh(config, budget, false).await
+        Node::start_with(config, budget, None).await
     }
 
-    async fn join_mesh(config: NodeConfig, budget: Arc<Budget>, is_spare: bool) -> Result<Node, NodeError> {
+    /// As [`Node::start_within`]; with a cache, the node keeps the weights that its task used on the disk.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    ///
+    /// # Cancellation
+    /// As [`Node::start`].
+    #[doc(hidden)]
+    pub async fn start_with(
+        config: NodeConfig,
+        budget: Arc<Budget>,
+        cache: Option<WeightCache>,
+    ) -> Result<Node, NodeError> {
+        Node::join_mesh(config, budget, cache, false).await
+    }
+
+    async fn join_mesh(
+        config: NodeConfig,
+        budget: Arc<Budget>,
+        cache: Option<WeightCache>,
+        is_spare: bool,
+    ) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let router = Arc::new(MeshRouter {
@@ -204,7 +227,8 @@ impl Node {
         });
         let shared: Arc<dyn Router> = router.clone();
         let resources = resources(&config, &home)?.within(Arc::clone(&budget));
-        let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources));
+        let weights = cache.map_or_else(Weights::in_memory, Weights::with_cache);
+        let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources, weights));
         let _first = router.host.set(Arc::downgrade(&host));
 
         let mut devices = Vec::new();

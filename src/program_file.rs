@@ -81,7 +81,7 @@ impl Ports {
 /// The error, its location in the file, and the remedy.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
-    read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file)))).map(|(program, _)| program)
+    read_beside(bytes, &mut |file, _| Err(Failure::invalid(refuse(file)))).map(|(program, _)| program)
 }
 
 /// As [`read`]; `beside` reads the files next to the program that may hold its constants.

@@ -310,7 +310,7 @@ pub struct PushedValue {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum Request {
-    /// The tensors are the graph's large constants.
+    /// The tensors are the graph's large constants, up to those that are kept by their contents.
     Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
     Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },

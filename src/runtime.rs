@@ -12,4 +12,5 @@ pub(crate) mod requests;
 pub(crate) mod router;
 #[cfg(test)]
 mod simulation;
+pub(crate) mod weights;
 pub(crate) mod worker;

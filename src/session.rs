@@ -128,7 +128,7 @@ impl Session {
             is_open: AtomicBool::new(true),
         };
         let mut graph = graph.to_defs();
-        let (constants, tensors) = session.constants.take_out(&mut graph);
+        let (constants, tensors) = session.constants.take_out(&mut graph, session.client.weights());
         let sent = constants.beside.clone();
         let request = Request::Open { session: id, graph, options, constants };
         let opened = match session.client.ask(&session.master, request, tensors, None) {
@@ -331,7 +331,7 @@ impl Session {
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have added the nodes or may still add them.
     pub async fn extend(&self, mut nodes: Vec<NodeDef>) -> Result<()> {
-        let (constants, tensors) = self.constants.take_out(&mut nodes);
+        let (constants, tensors) = self.constants.take_out(&mut nodes, self.client.weights());
         let sent = constants.beside.clone();
         let request = Request::Extend { session: self.id, nodes, constants };
         self.client.ask(&self.master, request, tensors, None)?.answer().await?;

@@ -11,7 +11,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Run a node", &["node", "server"]),
     ("Run graphs and programs", &["submit", "run", "serve", "plan", "summary", "inspect", "ops", "tf", "burn"]),
     ("Train", &["example", "new", "train", "predict", "generate", "runs", "differentiate", "export", "import"]),
-    ("Inspect", &["ps", "status", "top", "events", "variable"]),
+    ("Inspect", &["ps", "status", "top", "events", "variable", "cache"]),
     ("Connect machines", &["ticket", "join", "doctor"]),
     ("Tools", &["verify", "completions", "man", "help"]),
 ];

@@ -1,8 +1,11 @@
 //! The inputs that `submit`, `run` and `plan` share: a graph file, feeds and fetches.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::io::Read;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use meshtf::program_file::{self, Ports, Tuning};
@@ -89,6 +92,46 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
+/// The files in the folder of a model that hold its weights, each opened once.
+pub(super) struct Files<'f> {
+    folder: &'f Path,
+    open: HashMap<String, File>,
+}
+
+impl Files<'_> {
+    pub fn in_folder(folder: &Path) -> Files<'_> {
+        Files { folder, open: HashMap::new() }
+    }
+
+    /// The bytes of a range of a file that it has.
+    ///
+    /// # Errors
+    /// The reason of the system with the file's name; InvalidArgument for a part that exceeds the limit of a file.
+    pub fn read(&mut self, name: &str, range: Range<u64>) -> Result<Vec<u8>, Failure> {
+        let path = self.folder.join(name);
+        let cannot = |error: std::io::Error| Failure::invalid(format!("{}: {error}", path.display()));
+        let file = match self.open.entry(name.to_owned()) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(place) => place.insert(File::open(&path).map_err(cannot)?),
+        };
+        // A pipe has no length, and is read from its beginning to its end.
+        let length = file.metadata().map_err(cannot)?.len();
+        let wanted = range.end.min(length.max(range.start)).saturating_sub(range.start);
+        let most = range.end.saturating_sub(range.start).min(MAX_FILE_BYTES + 1);
+        if range.start > 0 || length > 0 {
+            file.seek(SeekFrom::Start(range.start)).map_err(cannot)?;
+        }
+        // The length is true, or the file is read as far as it goes: no more is reserved than there is.
+        let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(most)).unwrap_or(0));
+        file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            let why = format!("{} exceeds the limit of {MAX_FILE_BYTES} bytes per part", path.display());
+            return Err(Failure::invalid(why));
+        }
+        Ok(bytes)
+    }
+}
+
 /// The program of a file, and the graph of its nodes, which are no longer in the program.
 pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
     read_program(path).map(|(program, graph, _)| (program, graph))
@@ -111,7 +154,8 @@ pub(super) fn read_tuned(path: &Path, signature: Option<&str>, tuning: Tuning) -
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let mut files = Files::in_folder(folder);
+    let mut beside = |file: &str, range| files.read(file, range);
     let read = program_file::read_at(path, &bytes, &mut beside, signature, tuning);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
@@ -273,7 +317,8 @@ impl GraphArgs {
         let feeds = feeds.into_iter().collect();
         let file = self.graph.clone();
         let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
-        let text = bytes;
+        // An ONNX model has no sections of a training, and may be large.
+        let text = if program_file::has_initializers(&bytes) { Vec::new() } else { bytes };
         Ok(StepRequest { file, files, graph, ports, feeds, fetches, targets, init, runs_init, text, fits, read })
     }
 }

@@ -106,7 +106,8 @@ fn report(path: &Path) -> Result<Report, Trouble> {
     let file = program_file::file_of(path);
     let bytes = read(&file)?;
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-    let mut beside = |name: &str| read(&folder.join(name)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let mut files = super::inputs::Files::in_folder(&folder);
+    let mut beside = |name: &str, range| files.read(name, range);
     let wrong = |error: FormatError| match super::inputs::no_graph(&file, &error) {
         Some(why) => at(&why),
         None => at(&error),

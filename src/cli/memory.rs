@@ -89,7 +89,18 @@ fn size(text: &str) -> Result<Size, String> {
         }
         return Ok(Size::Percent(number as u64));
     }
-    let factor: u64 = match unit.as_str() {
+    let bytes = bytes_of(trimmed).ok_or_else(wrong)?;
+    if bytes < LEAST_BYTES {
+        return Err(format!("{text:?} is too little: a node needs at least {}", Bytes(LEAST_BYTES as usize)));
+    }
+    Ok(Size::Bytes(bytes))
+}
+
+/// The bytes of `4GB`, `512 MiB`, `1.5g`, or of a number.
+pub(super) fn bytes_of(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
+    let factor: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "kb" => 1000,
         "m" | "mb" => 1_000_000,
@@ -99,13 +110,9 @@ fn size(text: &str) -> Result<Size, String> {
         "mib" => 1 << 20,
         "gib" => 1 << 30,
         "tib" => 1 << 40,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    let bytes = (number * factor as f64) as u64;
-    if bytes < LEAST_BYTES {
-        return Err(format!("{text:?} is too little: a node needs at least {}", Bytes(LEAST_BYTES as usize)));
-    }
-    Ok(Size::Bytes(bytes))
+    Some((number * factor as f64) as u64)
 }
 
 #[cfg(test)]

@@ -15,10 +15,12 @@ use meshtf::door::{Door, DoorConfig, DoorError, burn, tensorflow, web};
 use meshtf::mesh::read_secret;
 use meshtf::node::{Node, NodeConfig, NodeError};
 use meshtf::protocol::Peer;
+use meshtf::weight_cache::WeightCache;
 use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
+use super::cache::CacheArgs;
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, address, read_cluster_spec, tried};
 use super::signals::Signals;
@@ -125,6 +127,8 @@ pub struct Args {
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     mesh: MeshArgs,
 }
 
@@ -156,9 +160,9 @@ async fn named(args: &Args, name: &Task, budget: Arc<Budget>, signals: &mut Sign
         data: args.data.clone(),
         ..args.mesh.client()
     };
-    let mesh = &args.mesh;
+    let (mesh, cache) = (&args.mesh, args.cache.cache());
     let doors = async |node: &Arc<Node>| Doors::open(args, node, tasks).await;
-    let serving = Serving { task: name, mesh, budget, config, expects_others: true };
+    let serving = Serving { task: name, mesh, budget, cache, config, expects_others: true };
     serve_until(serving, signals, doors, std::future::pending()).await
 }
 
@@ -194,6 +198,8 @@ pub(super) struct Serving<'a> {
     pub task: &'a Task,
     pub mesh: &'a MeshArgs,
     pub budget: Arc<Budget>,
+    /// The weights that it keeps on the disk, if it does.
+    pub cache: Option<WeightCache>,
     pub config: NodeConfig,
     /// Whether a message is due if no other node is found.
     pub expects_others: bool,
@@ -216,7 +222,7 @@ async fn serve_until(
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Result<Exit, Stop> {
-    let Serving { task, mesh, budget, config, expects_others } = serving;
+    let Serving { task, mesh, budget, cache, config, expects_others } = serving;
     if config.open {
         tracing::warn!(
             target: LOG,
@@ -231,7 +237,7 @@ async fn serve_until(
     tokio::pin!(ends);
     meshtf::allocator::begin();
     let node = tokio::select! {
-        node = Node::start_within(config, budget) => node?,
+        node = Node::start_with(config, budget, cache) => node?,
         _ = signals.next() => return Ok(Exit::Ok),
         () = &mut ends => return Ok(Exit::Ok),
     };

@@ -15,6 +15,7 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
+use super::cache::CacheArgs;
 use super::memory::MemoryArgs;
 use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
@@ -86,6 +87,8 @@ pub struct Args {
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     mesh: MeshArgs,
 }
 
@@ -130,7 +133,8 @@ pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
         Ok(Doors { grpc: Some(door.map_err(refused)?), ..Doors::default() })
     };
     let expects_others = private.is_none() && addresses.len() > 1;
-    let serving = Serving { task: &task, mesh: &args.mesh, budget, config, expects_others };
+    let cache = args.cache.cache();
+    let serving = Serving { task: &task, mesh: &args.mesh, budget, cache, config, expects_others };
     serve(serving, door, parent_ended(args.parent)).await
 }
 

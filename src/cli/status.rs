@@ -249,7 +249,7 @@ fn limit_row(limit: &LimitStatus) -> TableRow {
 }
 
 fn node_json(task: &Task, status: &NodeStatus) -> Value {
-    let identity = &status.identity;
+    let (identity, totals) = (&status.identity, &status.totals);
     json!({
         "task": task.to_string(),
         "incarnation": identity.incarnation.map(|incarnation| incarnation.to_string()),
@@ -265,6 +265,12 @@ fn node_json(task: &Task, status: &NodeStatus) -> Value {
         "limits": status.limits.iter().map(|LimitStatus { name, used, limit }| {
             json!({ "name": name, "used": used, "limit": limit })
         }).collect::<Value>(),
+        "totals": {
+            "steps": totals.steps,
+            "failed_runs": totals.failed_runs,
+            "sent_bytes": totals.sent_bytes,
+            "received_bytes": totals.received_bytes,
+        },
     })
 }
 

@@ -11,13 +11,12 @@ use meshtf::trainer::weights::{At, names};
 use meshtf_graph::op::Role;
 use meshtf_graph::{Graph, NodeDef, Program};
 use meshtf_kernels::files::is_match;
-use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_train::file::Sections;
 use meshtf_train::job::names_of_variables;
 
 use super::Trouble;
-use super::inputs::{read, read_tuned};
+use super::inputs::{Files, read_tuned};
 
 /// The node by which a training gives the variables of a file first values, if the file states none.
 const INIT: &str = "init";
@@ -112,7 +111,8 @@ pub(super) fn read_for_training(
 pub(super) fn extend(graph: &mut Graph, file: &Path, text: &str) -> Result<Vec<String>, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", file.display()));
     let folder = file.parent().unwrap_or(Path::new(""));
-    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let mut files = Files::in_folder(folder);
+    let mut beside = |file: &str, range| files.read(file, range);
     let more = extension::read(graph, text, &mut beside).map_err(|error| at(&error))?;
     // The file is that of the whole model, of which only the sections count.
     let is_own = |node: &NodeDef| graph.find(&node.name).is_some_and(|id| graph.node(id).op.name == node.op);

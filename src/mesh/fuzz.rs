@@ -62,7 +62,12 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     };
     let content = Content([7; 32]);
     let reference = Reference { piece: 0, node: 1, attr: "value".to_owned(), content };
-    let constants = Constants { references: vec![reference], beside: vec![content] };
+    let constants = Constants {
+        references: vec![reference.clone()],
+        beside: vec![content],
+        kept: vec![reference],
+        holder: Some(crate::protocol::Peer::new("p")),
+    };
     let register = ToWorker::Register { session, isolated: false, pieces: vec![], constants, guarded: false };
     let id = RequestId(7);
     let variable = VariableName { name: "w".to_owned(), ..VariableName::default() };

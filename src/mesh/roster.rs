@@ -19,6 +19,7 @@ use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
 use super::port::Port;
+use super::traffic::Traffic;
 use super::{Inbox, Mesh};
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, TaskDoors, VERSION};
 
@@ -63,6 +64,8 @@ pub struct Roster {
     /// This participant's Hello, with every address it has.
     hello: Mutex<Hello>,
     links: RwLock<BTreeMap<Peer, Arc<Link>>>,
+    /// The traffic of links that are over.
+    past: Traffic,
     /// Held while a peer comes up or goes down, so that the inbox is notified of one after the other.
     turn: Mutex<()>,
     /// Held while the cluster is put together.
@@ -91,6 +94,7 @@ impl Roster {
             inbox,
             hello: Mutex::new(hello),
             links: RwLock::default(),
+            past: Traffic::default(),
             turn: Mutex::default(),
             refreshing: Mutex::default(),
             cluster: watch::Sender::default(),
@@ -367,6 +371,15 @@ impl Roster {
         self.news.notify_one();
     }
 
+    /// Bytes sent and received on all links since the start.
+    pub fn traffic(&self) -> (u64, u64) {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links
+            .values()
+            .map(|link| link.traffic.bytes())
+            .fold(self.past.bytes(), |(sent, received), link| (sent + link.0, received + link.1))
+    }
+
     fn end_in_turn(&self, _turn: &MutexGuard<'_, ()>, link: &Arc<Link>, why: &str) {
         if !link.finish() {
             return;
@@ -374,6 +387,7 @@ impl Roster {
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
         if links.get(&link.peer).is_some_and(|current| Arc::ptr_eq(current, link)) {
             links.remove(&link.peer);
+            self.past.add(&link.traffic);
         }
         drop(links);
         // A thread that is delivering a message of it finishes first; later ones see that the link is over.

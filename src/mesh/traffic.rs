@@ -25,6 +25,13 @@ impl Traffic {
         (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed))
     }
 
+    /// Adds what another has counted.
+    pub fn add(&self, other: &Traffic) {
+        let (sent, received) = other.bytes();
+        self.sent.fetch_add(sent, Ordering::Relaxed);
+        self.received.fetch_add(received, Ordering::Relaxed);
+    }
+
     pub fn round_trip_took(&self, us: u64) {
         self.round_trip.store(us.saturating_add(1), Ordering::Relaxed);
     }

@@ -128,7 +128,7 @@ mod tests {
             "z": {"op": "Mul", "inputs": ["y", 2]},
             "head": {"layer": "dense", "inputs": ["z"], "units": 2}}}"#;
         assert_eq!(references(text), ["y"]);
-        let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+        let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
         let more = read(&model, text, &mut none).unwrap();
         assert!(!more.init.is_empty() && more.nodes.iter().all(|node| node.name != "y"));
         model.extend(more.nodes).unwrap();

@@ -5,6 +5,7 @@ use meshtf_tensor::device::DeviceKind;
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
+use super::constants::Content;
 use super::event::Noted;
 use super::look::SessionLook;
 use super::runs::{Report, RunsStatus};
@@ -60,6 +61,14 @@ pub enum Inquiry {
     Runs,
     /// A client's report on a run of a session whose master the node is.
     Report(Box<Report>),
+    /// Constants by their contents, [`MAX_ASKED`](super::constants::MAX_ASKED) at most. The master of the session passes it on
+    /// to the session's client if it does not have them.
+    Constants {
+        /// The session whose graph has them.
+        session: SessionId,
+        /// Their contents.
+        contents: Vec<Content>,
+    },
 }
 
 /// The answer to an inquiry.
@@ -98,6 +107,8 @@ pub enum Answer {
     Runs(Box<RunsStatus>),
     /// The report is kept.
     Reported,
+    /// The tensors are the constants, in the order of the inquiry.
+    Constants,
 }
 
 /// The name of a variable of a node that sessions share.

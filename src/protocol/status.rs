@@ -103,6 +103,10 @@ pub struct Totals {
     pub steps: u64,
     /// Runs of those that failed; not those that were cancelled, or whose input was at its end.
     pub failed_runs: u64,
+    /// Bytes that it sent on all links, those that are over included: messages and their framing, before encryption.
+    pub sent_bytes: u64,
+    /// Bytes that it received.
+    pub received_bytes: u64,
 }
 
 /// The identity of the node that answers.
@@ -345,6 +349,8 @@ pub struct NetworkStatus {
     pub peers: Vec<PeerStatus>,
     /// The limits of the network.
     pub limits: Vec<LimitStatus>,
+    /// Bytes sent and received since the start.
+    pub traffic: (u64, u64),
 }
 
 /// The counters of a node at one moment, from which rates are made.

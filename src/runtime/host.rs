@@ -17,12 +17,14 @@ use meshtf_tensor::ids::StepId;
 use meshtf_tensor::memory::Budget;
 
 use crate::events::Events;
+use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::capacity;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits};
 use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
+use crate::runtime::weights::{Fetch, Supply, Weights};
 use crate::runtime::worker::Worker;
 
 pub(crate) struct Host {
@@ -34,24 +36,30 @@ pub(crate) struct Host {
     worker: Option<Arc<Worker>>,
     master: Option<Arc<Master>>,
     inspector: Arc<Inspector>,
+    supply: Supply,
 }
 
 impl Host {
-    /// A host for `task`, or for a client alone. `resources` are those that its graphs keep and may touch.
-    pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
+    /// A host for `task`, or for a client alone. `resources` are those that its graphs keep and may touch, `weights` the large
+    /// constants that it has.
+    pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources, weights: Arc<Weights>) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
-        let worker = task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources)));
+        let client = Requests::new(Arc::clone(router), weights);
+        let worker = task.map(|task| {
+            let fetch = Fetch::new(Arc::clone(&client));
+            Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources), fetch)
+        });
         let master = task.map(|task| {
             let (limits, budget) = (MasterLimits::default(), resources.budget());
             Master::new(task.clone(), Arc::clone(router), limits, Arc::clone(&events), budget)
         });
-        Host::of(task, router, resources, worker, master, events)
+        Host::of(task, router, (client, resources), worker, master, events)
     }
 
     fn of(
         task: Option<&Task>,
         router: &Arc<dyn Router>,
-        resources: Arc<Resources>,
+        (client, resources): (Arc<Requests>, Arc<Resources>),
         worker: Option<Worker>,
         master: Option<Master>,
         events: Arc<Events>,
@@ -68,7 +76,8 @@ impl Host {
         Host {
             task: task.cloned(),
             router: Arc::clone(router),
-            client: Requests::new(Arc::clone(router)),
+            supply: Supply::new(Arc::clone(&client), Arc::clone(router)),
+            client,
             worker,
             master,
             inspector,
@@ -119,6 +128,10 @@ impl Host {
                 if let Some(worker) = &self.worker {
                     worker.deliver(from, message, tensors);
                 }
+            }
+            Message::ToHost(ToHost::Ask { id, inquiry: Inquiry::Constants { session, contents } }) => {
+                let client_of = |session| self.master.as_deref().and_then(|master| master.client_of(session));
+                self.supply.answer(from, id, (session, contents), client_of);
             }
             Message::ToHost(ToHost::Ask { id, inquiry }) => self.inspector.take(from, id, inquiry, tensors),
             // The link has read them.
@@ -246,7 +259,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::protocol::inquiry::{Inquiry, VariableName};
+    use crate::protocol::inquiry::VariableName;
     use crate::protocol::{Cluster, Constants, Request, SessionOptions};
     use meshtf_graph::plan::{Mode, Piece};
     use meshtf_tensor::device::DeviceKind;
@@ -286,7 +299,7 @@ mod tests {
         let task = Task::new("t", 0);
         let sent = Arc::new(Sent::default());
         let router: Arc<dyn Router> = sent.clone();
-        let host = Host::new(Some(&task), &router, Resources::new());
+        let host = Host::new(Some(&task), &router, Resources::new(), Weights::in_memory());
         let (id, session, constants) = (RequestId(3), SessionId(1), Constants::default());
         let device = task.device(DeviceKind::Cpu, 0);
         let (nodes, frames, feeds, fetches) = (vec![], vec![], vec![], vec![]);

@@ -152,6 +152,8 @@ impl Inspector {
                 self.reports.take(*report, |session| master.has(session));
                 without_tensors(Answer::Reported)
             }
+            // The host answers these, without a thread.
+            Inquiry::Constants { .. } => Err(Failure::new(Code::NotFound, "this participant offers no constants")),
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;
                 Ok((Answer::Variable { version }, vec![value]))
@@ -268,6 +270,8 @@ impl Inspector {
             totals: Totals {
                 steps: self.master.as_ref().and_then(Weak::upgrade).map_or(0, |master| master.steps()),
                 failed_runs: self.events.failed_runs(),
+                sent_bytes: network.traffic.0,
+                received_bytes: network.traffic.1,
             },
         }
     }

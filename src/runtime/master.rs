@@ -260,6 +260,11 @@ impl Master {
         lock(&self.state.step_times).clone()
     }
 
+    /// The client of a session that is open.
+    pub fn client_of(&self, session: SessionId) -> Option<Peer> {
+        self.state.sessions.find(session).map(|handle| handle.client.clone())
+    }
+
     /// Whether a session is open.
     pub fn has(&self, session: SessionId) -> bool {
         self.state.sessions.find(session).is_some()

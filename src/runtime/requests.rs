@@ -16,6 +16,7 @@ use crate::protocol::inquiry::Inquiry;
 use crate::protocol::look::Fetched;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
 use crate::runtime::router::Router;
+use crate::runtime::weights::Weights;
 
 /// Most events of one run that wait for the client to take them.
 pub(crate) const EVENTS: usize = 1024;
@@ -88,6 +89,8 @@ impl StepEvent {
 /// Sends requests to masters and hosts, and passes their answers to the callers.
 pub struct Requests {
     router: Arc<dyn Router>,
+    /// The constants that this participant has, and so offers.
+    weights: Arc<Weights>,
     next: AtomicU64,
     pending: Mutex<HashMap<RequestId, Pending>>,
 }
@@ -110,8 +113,13 @@ pub struct Asked {
 }
 
 impl Requests {
-    pub fn new(router: Arc<dyn Router>) -> Arc<Self> {
-        Arc::new(Requests { router, next: AtomicU64::new(1), pending: Mutex::default() })
+    pub fn new(router: Arc<dyn Router>, weights: Arc<Weights>) -> Arc<Self> {
+        Arc::new(Requests { router, weights, next: AtomicU64::new(1), pending: Mutex::default() })
+    }
+
+    /// The constants that this participant has.
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.weights
     }
 
     /// Sends a request with its tensors; the values fetched before the last step come through `events`.
@@ -241,9 +249,24 @@ impl Asked {
     /// # Cancellation
     /// As [`Asked::answer`].
     pub async fn answer_with_feeds(mut self) -> ReplyWithTensors {
-        let closing = |_| (Err(Failure::new(Code::Unavailable, "this node is closing")), Vec::new());
-        (&mut self.answer).await.unwrap_or_else(closing)
+        (&mut self.answer).await.unwrap_or_else(|_| closing())
     }
+
+    /// The answer, for which the thread waits: a thread that serves no async task.
+    ///
+    /// # Errors
+    /// As [`Asked::answer`].
+    pub fn wait(mut self) -> Result<(Reply, Vec<Tensor>)> {
+        // The channel in its place only fails.
+        let answer = std::mem::replace(&mut self.answer, oneshot::channel().1);
+        let (result, tensors) = answer.blocking_recv().unwrap_or_else(|_| closing());
+        result.map(|reply| (reply, tensors))
+    }
+}
+
+/// The answer to requests that are dropped with this participant.
+fn closing() -> ReplyWithTensors {
+    (Err(Failure::new(Code::Unavailable, "this node is closing")), Vec::new())
 }
 
 impl Drop for Asked {
@@ -279,7 +302,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_have_a_limit_and_make_room_when_they_are_dropped() {
-        let client = Requests::new(Arc::new(Silent));
+        let client = Requests::new(Arc::new(Silent), Weights::in_memory());
         let node = Peer::from("a node".to_owned());
         let ask = || client.inquire(&node, Inquiry::Status, Vec::new());
         let mut asked: Vec<Asked> = (0..MAX_PENDING).map(|_| ask().expect("there is room")).collect();

@@ -32,6 +32,7 @@ use crate::protocol::constants::HeldConstants;
 use crate::protocol::guard::ToGuard;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
+use crate::runtime::weights::Fetch;
 
 /// Most registrations that wait to be compiled, of which a master has one under way at a time for each plan, and most messages
 /// about guarded sessions.
@@ -78,6 +79,8 @@ struct State {
     sessions: Mutex<HashMap<SessionId, WorkerSession>>,
     /// For each peer that went down and may be up for other nodes: the sessions that may have lost values with it.
     lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
+    /// The way to the large constants of pieces.
+    fetch: Fetch,
     /// The copies of the state of guarded sessions.
     guards: Mutex<Guards>,
     /// Those on their way to other tasks.
@@ -132,8 +135,8 @@ struct Registered {
 
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
-    pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
-        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources);
+    pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> Self {
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch);
         let (registers, guards) = (Arc::clone(&worker.state), Arc::clone(&worker.state));
         let begin = |name: &str, work: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.into()).spawn(work).expect("a thread at start");
@@ -143,7 +146,7 @@ impl Worker {
         worker
     }
 
-    fn without_threads(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, Queues) {
+    fn without_threads(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> (Self, Queues) {
         let state = Arc::new(State {
             task,
             router,
@@ -151,6 +154,7 @@ impl Worker {
             devices: RwLock::default(),
             sessions: Mutex::default(),
             lost_peers: Mutex::default(),
+            fetch,
             guards: Mutex::default(),
             parcels: Parcels::default(),
         });
@@ -189,7 +193,7 @@ impl Worker {
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
                     let complete = self.state.put_back(session, &mut pieces, &constants, tensors);
                     let work = RegisterWork { master: from.clone(), session, isolated, guarded, pieces };
-                    let sent = complete.and_then(|()| self.registrar.try_send(work).map_err(not_taken));
+                    let sent = complete.and_then(|()| self.register_with(work, constants));
                     sent.inspect_err(|_| self.state.registered(session, &ids))
                 });
                 if let Err(failure) = announced {

@@ -29,7 +29,9 @@ impl Session {
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have made the plan or may still make it.
     pub(crate) async fn prepare_alone(&self, mut nodes: Vec<NodeDef>, signature: Signature) -> Result<AlonePlan> {
-        let (constants, tensors) = SentConstants::default().take_out(&mut nodes);
+        // Tasks take those that are kept by their contents before the answer.
+        let offered = SentConstants::default();
+        let (constants, tensors) = offered.take_out(&mut nodes, self.client.weights());
         let request = Request::PrepareAlone { session: self.id, nodes, signature, constants };
         match self.client.ask(&self.master, request, tensors, None)?.answer().await? {
             (Reply::Prepared { plan, .. }, _) => Ok(AlonePlan { number: plan }),

@@ -1,28 +1,35 @@
-//! The large constants of a session's graph, which are sent to the master once each.
+//! The large constants of a session's graph: those that are sent to the master once each, and those that are kept by their
+//! contents, which tasks take from here as they lack them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 
 use meshtf_graph::plan::Plan;
-use meshtf_graph::{Attr, Filled, Graph, NodeDef};
+use meshtf_graph::{Attr, Graph, NodeDef};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::{Data, Tensor};
 
-use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, TakenOut};
+use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, Reference, TakenOut, is_kept, substitute};
 use crate::protocol::{Constants, Content};
+use crate::runtime::weights::{Weights, contents};
 
-/// Goes into each hash first, so that no other use of the same hash function yields the same hashes.
-const CONTEXT: &str = "meshtf 2026 constant";
-
-/// The constants of a session that the master has.
+/// The constants of a session that tasks have from here, or may take.
 #[derive(Default)]
-pub struct SentConstants(Mutex<HashSet<Content>>);
+pub struct SentConstants {
+    /// Those that the master has.
+    sent: Mutex<HashSet<Content>>,
+    /// Those that tasks may take until the session ends.
+    offered: Mutex<HashMap<Content, Tensor>>,
+}
 
 impl SentConstants {
     /// Takes the large constants out of nodes that are to be sent: their entries in the message, and the tensors that are sent
-    /// with it because the master does not have them.
-    pub fn take_out(&self, nodes: &mut [NodeDef]) -> (Constants, Vec<Tensor>) {
-        let taken = TakenOut::of(&mut [nodes], |_, _, constant| Some(content(constant)));
+    /// with it because the master does not have them. Those that are kept by their contents are offered by `weights` for as long
+    /// as this exists.
+    pub fn take_out(&self, nodes: &mut [NodeDef], weights: &Weights) -> (Constants, Vec<Tensor>) {
+        let kept = self.offer(nodes, weights);
+        let mut taken = TakenOut::of(&mut [nodes], |_, _, constant| Some(Content::of(constant)));
+        taken.kept = kept;
         let sent = self.lock();
         taken.without(|content| sent.contains(content))
     }
@@ -32,30 +39,31 @@ impl SentConstants {
         self.lock().extend(constants);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<Content>> {
-        lock(&self.0)
-    }
-}
-
-/// The identity of a constant: the hash of its dtype, shape and elements.
-fn content(constant: &Tensor) -> Content {
-    let mut hash = blake3::Hasher::new_derive_key(CONTEXT);
-    let mut number = |number: usize| {
-        hash.update(&(number as u64).to_le_bytes());
-    };
-    number(constant.dtype() as usize);
-    number(constant.rank());
-    constant.dims().iter().for_each(|&size| number(size));
-    match constant.data() {
-        Data::String(strings) => strings.iter().for_each(|string| {
-            hash.update(&(string.len() as u64).to_le_bytes());
-            hash.update(string);
-        }),
-        elements => {
-            hash.update(elements.bytes().unwrap_or_default());
+    /// Replaces the constants that are kept by their contents by substitutes.
+    fn offer(&self, nodes: &mut [NodeDef], weights: &Weights) -> Vec<Reference> {
+        let (mut places, mut values) = (Vec::new(), Vec::new());
+        for (def, node) in nodes.iter_mut().zip(0..) {
+            for (attr, value) in &mut def.attrs.0 {
+                if let Attr::Tensor(constant) = &*value
+                    && is_kept(constant)
+                    && let Ok(substitute) = substitute(constant)
+                {
+                    places.push((node, attr.clone()));
+                    values.push(constant.clone());
+                    *value = substitute;
+                }
+            }
         }
+        let contents = contents(&values);
+        weights.note(contents.iter().zip(&values));
+        lock(&self.offered).extend(contents.iter().copied().zip(values));
+        let references = places.into_iter().zip(contents);
+        references.map(|((node, attr), content)| Reference { piece: 0, node, attr, content }).collect()
     }
-    Content(*hash.finalize().as_bytes())
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Content>> {
+        lock(&self.sent)
+    }
 }
 
 /// Replaces the elements of large constants by a single value, since a plan depends on their dtype and shape alone.
@@ -64,9 +72,9 @@ pub fn leave_out_elements(nodes: &mut [NodeDef]) {
         if let Attr::Tensor(constant) = value
             && constant.byte_len() > MAX_INLINE_CONSTANT_BYTES
             && !matches!(constant.data(), Data::String(_))
-            && let Ok(filled) = Filled::new(constant.element(0), constant.shape().clone())
+            && let Ok(substitute) = substitute(constant)
         {
-            *value = Attr::Filled(filled);
+            *value = substitute;
         }
     }
 }
@@ -105,18 +113,6 @@ mod tests {
     }
 
     #[test]
-    fn a_content_is_the_hash_of_type_shape_and_elements() {
-        let number = |number: u64| number.to_le_bytes().to_vec();
-        let hash = |parts: &[Vec<u8>]| Content(blake3::derive_key(CONTEXT, &parts.concat()));
-        let value = Tensor::from_vec([2, 1], vec![1i16, -2]);
-        // int16 is the sixth dtype; its rank, its sizes, its elements.
-        assert_eq!(content(&value), hash(&[number(5), number(2), number(2), number(1), vec![1, 0, 0xfe, 0xff]]));
-        let strings = Tensor::vector(vec![b"ab".to_vec(), vec![]]);
-        let parts = [number(13), number(1), number(2), number(2), b"ab".to_vec(), number(0)];
-        assert_eq!(content(&strings), hash(&parts));
-    }
-
-    #[test]
     fn what_the_master_has_is_not_sent_again() {
         let sent = SentConstants::default();
         let mut nodes = vec![
@@ -126,15 +122,35 @@ mod tests {
             constant("other_type", vector(2000, 1u32)),
             constant("other_shape", vector(2000, 1i32).reshaped([40, 50]).unwrap()),
         ];
-        let (constants, tensors) = sent.take_out(&mut nodes.clone());
+        let weights = Weights::in_memory();
+        let (constants, tensors) = sent.take_out(&mut nodes.clone(), &weights);
         assert_eq!((constants.references.len(), tensors.len()), (4, 3));
         // It is not known yet whether the master took it.
-        assert_eq!(sent.take_out(&mut nodes.clone()).1.len(), 3);
+        assert_eq!(sent.take_out(&mut nodes.clone(), &weights).1.len(), 3);
         sent.came(constants.beside);
         nodes.push(constant("new", vector(2000, 2i32)));
-        let (constants, tensors) = sent.take_out(&mut nodes);
+        let (constants, tensors) = sent.take_out(&mut nodes, &weights);
         assert_eq!((constants.references.len(), constants.beside.len()), (5, 1));
         assert_eq!(tensors, [vector(2000, 2i32)]);
+    }
+
+    #[test]
+    fn what_is_kept_by_its_content_is_offered_until_the_session_ends() {
+        let (sent, weights) = (SentConstants::default(), Weights::in_memory());
+        let large = vector(20_000, 1.5f32);
+        let content = Content::of(&large);
+        let mut nodes = vec![constant("a", large.clone()), constant("small", vector(16_000, 1.5f32))];
+        nodes.push(constant("b", large));
+        let (constants, tensors) = sent.take_out(&mut nodes, &weights);
+        assert_eq!((constants.references.len(), tensors.len(), constants.kept.len()), (1, 1, 2));
+        assert!(constants.kept.iter().map(|kept| (kept.node, kept.content)).eq([(0, content), (2, content)]));
+        let kept = constants.all_kept(&mut [&mut nodes[..]]).unwrap();
+        assert_eq!((kept.len(), kept[0].node.as_str(), kept[0].bytes()), (1, "a", 80_000));
+        let offered = weights.at_hand(&content).unwrap();
+        constants.fill(&mut [&mut nodes[..]], &[(content, offered)].into()).unwrap();
+        assert_eq!(nodes[2].attrs.tensor("value").unwrap(), &vector(20_000, 1.5f32));
+        drop((sent, nodes));
+        assert!(weights.at_hand(&content).is_none());
     }
 
     #[tokio::test]

@@ -364,7 +364,7 @@ mod tests {
                 prepared: AtomicUsize::new(0),
                 run: std::sync::Mutex::default(),
             });
-            let client = Requests::new(master.clone());
+            let client = Requests::new(master.clone(), crate::runtime::weights::Weights::in_memory());
             let _first = master.client.set(Arc::clone(&client));
             let graph = GraphBuilder::new().finish().unwrap();
             let session = Session::open(client, Peer::new("master"), &graph, SessionOptions::default()).await.unwrap();

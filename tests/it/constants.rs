@@ -48,9 +48,13 @@ fn one_that_two_steps_use_goes_to_their_task_once() {
     let graph = sandbox.file("graph.json", graph);
     // 1.5, and a sum of 99,999 halves and 1.5.
     sandbox.run(&["submit", &graph, "--target", "worker/0", "--quiet"]).prints("50002.5");
-    let told = sandbox.run(&["status", "worker/0", "--json"]).expect(0).json();
-    let peers = told[0]["peers"]["items"].as_array().expect("peers").clone();
-    let ps = peers.iter().find(|peer| peer["task"] == "/job:ps/task:0").expect("the other task");
-    let sent = ps["sent_bytes"].as_u64().expect("a number");
-    assert!((800_000..900_000).contains(&sent), "{sent}");
+    let told = |task: &str, what: &str| {
+        let told = sandbox.run(&["status", task, "--json"]).expect(0).json();
+        told[0]["totals"][what].as_u64().expect("a number")
+    };
+    let received = told("ps/0", "received_bytes");
+    assert!((800_000..900_000).contains(&received), "{received}");
+    // From the client, not through the master.
+    let sent = told("worker/0", "sent_bytes");
+    assert!(sent < 100_000, "{sent}");
 }

@@ -53,3 +53,4 @@ mod tuned;
 mod unauthenticated;
 mod walk;
 mod web;
+mod weights;

@@ -52,6 +52,9 @@ use meshtf_tensor::{DType, Tensor};
 
 use crate::{Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
 
+/// Fewest bytes of a constant that shares its elements with the tensor that it was made of.
+const LEAST_SHARED: usize = 64 << 10;
+
 /// The number of elements up to which a tensor is small for a CPU: the overhead of a backend kernel, from its input tensor to
 /// its output tensor, takes longer than the host kernel.
 const SMALL: usize = 1024;
@@ -147,6 +150,14 @@ impl<B: Backing> Engine for BurnEngine<B> {
             return Ok(Value::Host(tensor));
         }
         guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))
+    }
+
+    fn share(&self, tensor: &Tensor) -> Result<Option<Value>> {
+        let is_taken = B::IN_PLACE && tensor.rank() <= B::MAX_RANK && self.site.floats.contains(&tensor.dtype());
+        if !is_taken || tensor.byte_len() < LEAST_SHARED {
+            return Ok(None);
+        }
+        guarded(&self.name, || Ok(Some(self.site.shared(tensor).value())))
     }
 }
 

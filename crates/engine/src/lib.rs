@@ -176,6 +176,15 @@ pub trait Engine: Send + Sync {
     fn keep(&self, tensor: Tensor) -> Result<Value> {
         if tensor.len() <= self.small() { Ok(Value::Host(tensor)) } else { self.upload(tensor) }
     }
+
+    /// A large tensor in the engine's memory that shares its elements with this one: for constants, which nobody writes. A kernel
+    /// that would write them copies them first. `None` if the engine has no such memory, or the tensor is not large.
+    ///
+    /// # Errors
+    /// As [`Engine::upload`].
+    fn share(&self, _tensor: &Tensor) -> Result<Option<Value>> {
+        Ok(None)
+    }
 }
 
 impl Value {

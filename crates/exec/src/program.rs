@@ -381,7 +381,10 @@ fn keep(code: &PieceCode, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
             Act::Feed { is_kept, .. } | Act::Recv { is_kept, .. } => *is_kept = true,
             Act::Const(value) => {
                 if let Value::Host(tensor) = value {
-                    *value = engine.keep(tensor.clone())?;
+                    *value = match engine.share(tensor)? {
+                        Some(shared) => shared,
+                        None => engine.keep(tensor.clone())?,
+                    };
                 }
             }
             _ => {}

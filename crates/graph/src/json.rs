@@ -27,7 +27,7 @@ pub use write::{to_json, to_json_beside};
 use super::build::argument_name;
 use super::program::{Beside, Budget};
 use super::variable::{VariableSpec, add_variable};
-use super::{Attr, Filled, FormatError, GraphBuilder, NodeDef, Program};
+use super::{Attr, Filled, FormatError, GraphBuilder, NodeDef, Program, WHOLE};
 
 /// The version of the format, both read and written.
 pub const VERSION: u32 = 1;
@@ -305,7 +305,7 @@ impl Stored<'_, '_> {
         let elements = self.shape.checked_elements(self.dtype).map_err(failed)?;
         let each = self.dtype.size().unwrap_or(size_of::<Vec<u8>>());
         budget.take(elements.saturating_mul(each)).map_err(fault)?;
-        let held = npy::read(&beside(self.file).map_err(unread)?).map_err(failed)?;
+        let held = npy::read(&beside(self.file, WHOLE).map_err(unread)?).map_err(failed)?;
         if *held.shape() != self.shape {
             return Err(fault(format!("{:?} holds a tensor of shape {}, not {}", self.file, held.shape(), self.shape)));
         }

@@ -41,7 +41,7 @@ use meshtf_tensor::device::{DeviceSpec, Task};
 pub use names::UniqueNames;
 pub use op::OpDef;
 pub use operations::operations;
-pub use program::{Beside, LayerPlace, Program, layer_of, place_of, read, read_beside, read_with};
+pub use program::{Beside, LayerPlace, Program, WHOLE, layer_of, place_of, read, read_beside, read_with};
 pub use refused::Refused;
 use serde::{Deserialize, Serialize};
 pub use shape::Shapes;

@@ -3,6 +3,7 @@
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Kind, Path};
 use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
+use std::ops::Range;
 
 use super::{FormatError, NodeDef, graphdef, json};
 
@@ -86,9 +87,12 @@ impl Budget {
     }
 }
 
-/// A reader of files next to a graph: from a name, relative to the graph's folder, to the file's bytes, or to a failure whose
-/// message names the file.
-pub type Beside<'b> = dyn FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>> + 'b;
+/// A reader of files next to a graph: from a name, relative to the graph's folder, and a range of its bytes to those that the
+/// file has, or to a failure whose message names the file.
+pub type Beside<'b> = dyn FnMut(&str, Range<u64>) -> meshtf_tensor::failure::Result<Vec<u8>> + 'b;
+
+/// All bytes of a file.
+pub const WHOLE: Range<u64> = 0..u64::MAX;
 
 /// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content
 /// determines the format. No other file is read: see [`read_beside`].
@@ -98,7 +102,7 @@ pub type Beside<'b> = dyn FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>>
 /// [`Graph::new`](super::Graph::new) validates the graph.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
-    read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file))))
+    read_beside(bytes, &mut |file, _| Err(Failure::invalid(refuse(file))))
 }
 
 /// As [`read`]; `beside` reads the files next to a graph.json that may hold its constants.

@@ -169,7 +169,7 @@ mod tests {
         let initializers = ["W", "w", "a:b", "a_b", "w_1", "w/variable"];
         let bytes = model(initializers.iter().map(tensor).collect(), "w");
         let variables = |is_variable: &dyn Fn(&str) -> bool| {
-            let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+            let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
             let tuning = Tuning { is_variable: Some(is_variable), tensors: &[] };
             let model = read_tuned(&bytes, &mut none, tuning).unwrap();
             for own in &model.variables {
@@ -216,7 +216,7 @@ mod tests {
             asked.borrow_mut().push(name.to_owned());
             true
         };
-        let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+        let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
         let tuning = Tuning { is_variable: Some(&is_variable), tensors: &[] };
         let model = read_tuned(&bytes, &mut none, tuning).unwrap();
         assert!(model.variables.is_empty());
@@ -239,7 +239,7 @@ mod tests {
         // A field that no message here has: the model's metadata, 14.
         bytes.extend([14 << 3 | 2, 2, 10, 0]);
         let value = Tensor::vector(vec![5f32, 6.0]);
-        let mut none = |_: &str| Err(Failure::invalid("there is no other file"));
+        let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
         let new = replaced(&bytes, &BTreeMap::from([("b", &value)]), &mut none).unwrap();
         let model = ModelProto::decode(&new[..]).unwrap();
         let got = model.graph.unwrap();

@@ -1,8 +1,6 @@
 //! Tensors of a model as host tensors: the constants in the file and those in files beside it, and the protos of values that
 //! NumPy has no dtype for.
 
-use std::collections::HashMap;
-
 use meshtf_graph::Beside;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::half::{bf16, f16};
@@ -12,44 +10,46 @@ use prost::bytes::Bytes;
 use crate::elem::{Elem, decode_e8m0, encode_e8m0};
 use crate::proto::{EXTERNAL, SparseTensorProto, TensorProto};
 
-/// The files beside the model, each read once.
+/// The files beside the model. Of each, the parts are read that hold a tensor, one after the other: they may be larger together
+/// than the memory.
 pub struct Files<'b, 'f> {
-    pub beside: &'b mut Beside<'f>,
-    read: HashMap<String, Bytes>,
+    beside: &'b mut Beside<'f>,
 }
 
 impl<'b, 'f> Files<'b, 'f> {
     pub fn new(beside: &'b mut Beside<'f>) -> Self {
-        Files { beside, read: HashMap::new() }
+        Files { beside }
     }
 
     /// The bytes that the `external_data` of a tensor names.
     pub fn external(&mut self, proto: &TensorProto) -> Result<Bytes> {
+        const NO_LENGTH: u64 = u64::MAX;
         let get =
             |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
         let number = |key: &str| match get(key) {
             None => Ok(None),
-            Some(text) => text.trim().parse::<usize>().map(Some).map_err(|_| {
+            Some(text) => text.trim().parse::<u64>().map(Some).map_err(|_| {
                 Failure::invalid(format!("its external data has {key} {text:?}, which is not a number of bytes"))
             }),
         };
         let location = get("location").filter(|location| !location.is_empty());
         let location = location.ok_or_else(|| Failure::invalid("its external data names no file (location)"))?;
         check_location(location)?;
-        if !self.read.contains_key(location) {
-            let bytes = (self.beside)(location)?;
-            self.read.insert(location.to_owned(), Bytes::from(bytes));
-        }
-        let file = &self.read[location];
         let from = number("offset")?.unwrap_or(0);
-        let length = number("length")?.unwrap_or_else(|| file.len().saturating_sub(from));
-        let to = from.checked_add(length).filter(|&to| to <= file.len()).ok_or_else(|| {
-            Failure::invalid(format!(
-                "its external data is the bytes from {from} on, {length} of them; {location:?} has {}",
-                file.len()
-            ))
-        })?;
-        Ok(file.slice(from..to))
+        let length = number("length")?;
+        let bytes = (self.beside)(location, from..from.saturating_add(length.unwrap_or(NO_LENGTH)))?;
+        match length {
+            Some(length) if bytes.len() as u64 != length => {
+                let has = match bytes.len() {
+                    0 => format!("has no bytes from {from} on"),
+                    some => format!("has {}", from.saturating_add(some as u64)),
+                };
+                let why =
+                    format!("its external data is the bytes from {from} on, {length} of them; {location:?} {has}");
+                Err(Failure::invalid(why))
+            }
+            _ => Ok(bytes.into()),
+        }
     }
 }
 

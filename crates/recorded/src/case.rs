@@ -89,7 +89,7 @@ impl Case {
     pub fn read(folder: &FilePath) -> Result<Case> {
         let binary = folder.join("graph.pb");
         let path = if binary.exists() { binary } else { folder.join("graph.json") };
-        let mut beside = |file: &str| load(&folder.join(file));
+        let mut beside = |file: &str, _| load(&folder.join(file));
         let program = graph::read_beside(&load(&path)?, &mut beside).map_err(|error| in_file(&path, error))?;
         let graph = Graph::new(program.nodes).map_err(|error| in_file(&path, error))?;
 

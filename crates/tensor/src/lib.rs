@@ -27,6 +27,7 @@ pub mod render;
 pub mod safetensors;
 mod shape;
 mod transpose;
+mod weak;
 mod wire;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use quantized::Stored;
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 pub use transpose::transposed;
+pub use weak::WeakTensor;
 
 use crate::failure::{Failure, Result, counted};
 

@@ -13,12 +13,12 @@ use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature};
 use meshtf_graph::op::Role;
 use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
 use meshtf_onnx::save::Export;
-use meshtf_tensor::failure::{Failure, counted};
+use meshtf_tensor::failure::counted;
 use meshtf_tensor::{DType, Shape, Tensor};
 use meshtf_weights::map::Rules;
 
 use super::ExportArgs;
-use crate::cli::inputs::read as read_file;
+use crate::cli::inputs::Files;
 use crate::cli::paint::mention;
 use crate::cli::tuned::read_for_weights;
 use crate::cli::{Exit, Outcome, Trouble, output};
@@ -129,9 +129,8 @@ fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
         let lacks = || Trouble::input(format!("weights {}: there is none for {}", at.path.display(), own.name));
         values.insert(own.initializer.as_str(), *by_node.get(own.handle.as_str()).ok_or_else(lacks)?);
     }
-    let folder = args.from.parent().unwrap_or(Path::new(""));
-    let mut beside =
-        |file: &str| read_file(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
+    let mut files = Files::in_folder(args.from.parent().unwrap_or(Path::new("")));
+    let mut beside = |file: &str, range| files.read(file, range);
     let written = meshtf_onnx::replaced(&bytes, &values, &mut beside);
     let written = written.map_err(|error| Trouble::input(format!("{}: {error}", args.from.display())))?;
     Ok(Some((written, values.len())))

@@ -310,7 +310,7 @@ mod tests {
             devices: Listed::all(vec![device]),
             resources: Listed::all(vec![variable]),
             limits: vec![LimitStatus::new("memory", 7, 100), LimitStatus::new("peers", 1, None)],
-            totals: Totals { steps: 1234, failed_runs: 5 },
+            totals: Totals { steps: 1234, failed_runs: 5, ..Totals::default() },
             ..NodeStatus::default()
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 use crate::protocol::constants::Reference;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::{
-    Constants, Content, DeviceInfo, Hello, Incarnation, PieceId, Reply, RequestId, SessionId, ToClient, ToHost,
+    Constants, Content, DeviceInfo, Hello, Incarnation, Peer, PieceId, Reply, RequestId, SessionId, ToClient, ToHost,
     ToMaster, ToWorker,
 };
 
@@ -64,7 +64,9 @@ fn every_kind_of_frame_has_its_bytes() {
 
     let content = Content([9; 32]);
     let reference = Reference { piece: 2, node: 300, attr: "value".to_owned(), content };
-    let constants = Constants { references: vec![reference], beside: vec![content] };
+    let kept = Reference { piece: 0, node: 1, attr: "v".to_owned(), content };
+    let holder = Some(Peer::new("p"));
+    let constants = Constants { references: vec![reference], beside: vec![content], kept: vec![kept], holder };
     let register = ToWorker::Register { session, isolated: true, pieces: vec![], constants, guarded: false };
     #[rustfmt::skip]
     let header = [
@@ -72,11 +74,13 @@ fn every_kind_of_frame_has_its_bytes() {
         &[1, 2, 0xac, 2, 5], b"value",      // one reference: piece, node, attribute,
         &[9; 32],                           // content
         &[1], &[9; 32],                     // one content beside the message
+        &[1, 0, 1, 1, b'v'], &[9; 32],      // one that is kept: piece, node, attribute, content
+        &[1, 1, b'p'],                      // the participant that has it
         &[0],                               // it is not guarded
         &[1, 2, 1, 2, 0],                   // one tensor: float32, shape [2], no strings
     ];
     let register = Envelope::new(register, vec![Tensor::vector(vec![1.5f32, -2.0])]);
-    check(tests::whole(&register), prefix(0, 86, 8), &header.concat(), &payload[..8]);
+    check(tests::whole(&register), prefix(0, 126, 8), &header.concat(), &payload[..8]);
 
     let ask = |inquiry| ToHost::Ask { id, inquiry }.into();
     // To a host, variant 0: id, and the inquiry, of which 0 has nothing more; no tensors.

@@ -52,7 +52,7 @@ impl Deref for ManualHost {
 impl ManualHost {
     /// A host without a task.
     pub fn client(router: &Arc<dyn Router>) -> Self {
-        ManualHost { host: Host::new(None, router, Resources::new()), queued: None }
+        ManualHost { host: Host::new(None, router, Resources::new(), Weights::in_memory()), queued: None }
     }
 
     /// `time` is the reading of its master's clock, in nanoseconds.
@@ -64,10 +64,12 @@ impl ManualHost {
         time: Arc<AtomicU64>,
     ) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
-        let (worker, queued) = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
+        let client = Requests::new(Arc::clone(router), Weights::in_memory());
+        let fetch = Fetch::new(Arc::clone(&client));
+        let (worker, queued) = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources), fetch);
         let clock = Box::new(move || time.load(Ordering::Relaxed));
         let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events), clock);
-        let host = Host::of(Some(task), router, resources, Some(worker), Some(master), events);
+        let host = Host::of(Some(task), router, (client, resources), Some(worker), Some(master), events);
         ManualHost { host, queued: Some(queued) }
     }
 

@@ -47,8 +47,8 @@ impl ByHand {
 
 impl Worker {
     /// A worker that works on request, and its work.
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> (Self, ByHand) {
-        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources);
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> (Self, ByHand) {
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch);
         (worker, ByHand { registrations: Queued::of(registrations), guard: Queued::of(guard) })
     }
 

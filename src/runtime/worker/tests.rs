@@ -2,6 +2,7 @@
 
 mod constants;
 mod guarded;
+mod kept;
 
 use std::sync::Condvar;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,6 +16,8 @@ use meshtf_tensor::ids::Incarnation;
 
 use super::*;
 use crate::protocol::{Cluster, Constants, DeviceInfo, Member, Message};
+use crate::runtime::requests::Requests;
+use crate::runtime::weights::Weights;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -63,21 +66,25 @@ struct Bench {
     network: Arc<Network>,
     sent: Receiver<(Peer, Message)>,
     piece: Piece,
+    /// Its own requests.
+    client: Arc<Requests>,
 }
 
 const MASTER: &str = "master";
 
 fn bench() -> Bench {
-    bench_of(|task, router, resources| (Worker::new(task, router, resources), ())).0
+    bench_of(|task, router, resources, fetch| (Worker::new(task, router, resources, fetch), ())).0
 }
 
 /// A worker, and what comes with it.
-fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>) -> (Worker, T)) -> (Bench, T) {
+fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>, Fetch) -> (Worker, T)) -> (Bench, T) {
     let (sender, sent) = channel();
     let network = Arc::new(Network { sent: Mutex::new(sender), whims: Mutex::default(), changed: Condvar::new() });
     let task = Task::new("t", 0);
     let resources = Arc::new(Resources::new());
-    let (worker, with) = make(task.clone(), network.clone(), resources.clone());
+    let client = Requests::new(network.clone(), Weights::in_memory());
+    let fetch = Fetch::new(Arc::clone(&client));
+    let (worker, with) = make(task.clone(), network.clone(), resources.clone(), fetch);
     let name = task.device(DeviceKind::Cpu, 0);
     let device = Device::open(name.clone(), Box::new(HostEngine), resources, worker.sink()).unwrap();
     let capacity = Capacity::default();
@@ -88,7 +95,7 @@ fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>) -> (Work
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
     let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
     let piece = plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0);
-    (Bench { worker, network, sent, piece }, with)
+    (Bench { worker, network, sent, piece, client }, with)
 }
 
 fn id(session: u64, number: u32) -> PieceId {

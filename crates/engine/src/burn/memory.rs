@@ -4,7 +4,8 @@
 #![allow(deprecated)]
 
 use burn_backend::{
-    Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync,
+    AllocationProperty, Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata,
+    try_read_sync,
 };
 use meshtf_loops::vector;
 use meshtf_tensor::failure::{Code, Failure, Result};
@@ -303,6 +304,24 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
         _ if dtype.is_float() => B::float_from_data(data, device),
         _ => B::int_from_data(data, device),
     }
+}
+
+/// The elements of a tensor, which they keep.
+struct Shared(Tensor);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
+    }
+}
+
+/// The backend's tensor over the same elements, for a backend that computes in this process's memory. The backend copies them
+/// before it writes.
+pub(super) fn share<B: Backing>(tensor: &Tensor, device: &B::Device) -> B::Raw {
+    let elements = bytes::Bytes::from_owner(Shared(tensor.clone()));
+    let elements = Bytes::from_shared(elements, AllocationProperty::Native);
+    let kind = burn_type(tensor.dtype()).expect("float dtypes are burn's");
+    B::float_from_data(TensorData::from_bytes(elements, held(tensor.shape()), kind), device)
 }
 
 fn stored<T: bytemuck::NoUninit + Send + Sync>(

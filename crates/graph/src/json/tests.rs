@@ -10,7 +10,7 @@ use crate::Graph;
 
 /// Reads a document with one file, `w.npy`, next to it: [1, 2], as float32.
 fn from_json(text: &str) -> Result<Program, FormatError> {
-    super::from_json(text, &mut |file| match file {
+    super::from_json(text, &mut |file, _| match file {
         "w.npy" => Ok(npy::write(&Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap()).unwrap()),
         _ => Err(Failure::invalid(format!("{file}: not there"))),
     })
@@ -303,7 +303,7 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
     });
     assert!(text.contains(r#""file": "values/big.npy", "dtype": "int32", "shape": [2,2]"#), "{text}");
     assert!(text.contains(r#""small": { "value": 5"#), "{text}");
-    let again = super::from_json(&text, &mut |file| files.get(file).cloned().ok_or_else(|| Failure::invalid(file)));
+    let again = super::from_json(&text, &mut |file, _| files.get(file).cloned().ok_or_else(|| Failure::invalid(file)));
     assert_eq!(again.unwrap(), whole);
 }
 

@@ -31,7 +31,7 @@ fn model(nodes: Vec<NodeProto>) -> ModelProto {
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+    let mut beside = |file: &str, _| Err(Failure::invalid(format!("{file} was opened")));
     match meshtf_onnx::read(bytes, &mut beside) {
         Ok(_) => panic!("it was read"),
         Err(error) => error.to_string(),
@@ -84,7 +84,7 @@ fn files_outside_of_the_folder_are_not_opened() {
     refused(&external("a/w.bin"), &["a/w.bin was opened"]);
     // Bytes beyond the end of the file.
     let bytes = external("w.bin").encode_to_vec();
-    let why = meshtf_onnx::read(&bytes, &mut |_| Ok(vec![0; 3])).unwrap_err().to_string();
+    let why = meshtf_onnx::read(&bytes, &mut |_, _| Ok(vec![0; 3])).unwrap_err().to_string();
     assert!(why.contains("w.bin") && why.contains('4') && why.contains('3'), "{why}");
 }
 
@@ -194,7 +194,7 @@ fn damaged_files_are_refused_or_read_and_never_panic() {
     for (number, case) in recorded::cases("cases.pb").iter().enumerate() {
         // Cut off.
         for length in (0..case.model.len()).step_by(case.model.len() / 4 + 1) {
-            let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+            let mut beside = |file: &str, _| Err(Failure::invalid(format!("{file} was opened")));
             let _ = meshtf_onnx::read(&case.model[..length], &mut beside);
         }
         // One byte changed: at places, and to values, that follow from the number of the case.
@@ -207,7 +207,7 @@ fn damaged_files_are_refused_or_read_and_never_panic() {
                 2 => 0,
                 _ => (number * 7 + change) as u8,
             };
-            let mut beside = |file: &str| Err(Failure::invalid(format!("{file} was opened")));
+            let mut beside = |file: &str, _| Err(Failure::invalid(format!("{file} was opened")));
             count += 1;
             read += usize::from(meshtf_onnx::read(&bytes, &mut beside).is_ok());
         }

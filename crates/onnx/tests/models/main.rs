@@ -8,12 +8,17 @@ mod folder;
 mod hostile;
 mod recorded;
 
+use std::ops::Range;
 use std::path::Path;
 
 /// The files in the folder of a model, which may have its weights.
-pub fn beside(folder: &Path) -> impl FnMut(&str) -> meshtf_tensor::failure::Result<Vec<u8>> + '_ {
-    move |file| {
-        std::fs::read(folder.join(file))
-            .map_err(|error| meshtf_tensor::failure::Failure::invalid(format!("{file}: {error}")))
+pub fn beside(folder: &Path) -> impl FnMut(&str, Range<u64>) -> meshtf_tensor::failure::Result<Vec<u8>> + '_ {
+    move |file, range| {
+        let read = std::fs::read(folder.join(file));
+        let part = |bytes: Vec<u8>| {
+            let place = |at: u64| at.min(bytes.len() as u64) as usize;
+            bytes[place(range.start)..place(range.end)].to_vec()
+        };
+        read.map(part).map_err(|error| meshtf_tensor::failure::Failure::invalid(format!("{file}: {error}")))
     }
 }

@@ -16,7 +16,7 @@ const MAX_CAUSAL: usize = 4096;
 /// As [`meshtf_graph::read`]; Content for a layer that cannot be added.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
-    read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file))))
+    read_beside(bytes, &mut |file, _| Err(Failure::invalid(refuse(file))))
 }
 
 /// As [`read`]; `beside` reads the files next to a graph.json that may hold its constants.

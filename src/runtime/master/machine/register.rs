@@ -126,7 +126,8 @@ impl Machine {
             self.prepared(&requests, number);
         }
         for ((part, pieces), taken) in parts.iter().zip(pieces).zip(taken) {
-            let (constants, tensors) = self.constants.beside(taken, &part.worker);
+            let (mut constants, tensors) = self.constants.beside(taken, &part.worker);
+            constants.holder = (!constants.kept.is_empty()).then(|| self.client.clone());
             let (session, isolated) = (self.id, self.options.isolated);
             let guarded = self.guard.is_some() && is_shared;
             let message = ToWorker::Register { session, isolated, pieces, constants, guarded };

@@ -93,7 +93,7 @@ fn a_registration_that_fails_leaves_no_constant() {
     bench.register_with(id(1, 2), &bench.piece_elsewhere(&piece), true).unwrap_err();
     assert_eq!(bench.constants(1), Some(1));
     // Fewer tensors than the message announces.
-    let constants = Constants { references: vec![], beside: vec![TABLE] };
+    let constants = Constants { beside: vec![TABLE], ..Constants::default() };
     let pieces = vec![(id(1, 3), piece)];
     bench
         .tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces, constants, guarded: false });

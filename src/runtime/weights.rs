@@ -1,0 +1,212 @@
+//! The large constants that a participant has, by their contents: those in its memory, and with a task those of its disk.
+//!
+//! In memory they are known for as long as somebody keeps them, a client's session or a plan: so sessions of one model share
+//! them. The disk keeps those that a task used. A constant that neither has is taken from the participant that offers it
+//! (`fetch`), and compared with its content before it is used.
+
+mod fetch;
+mod supply;
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use meshtf_tensor::failure::Result;
+use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::Budget;
+use meshtf_tensor::{Tensor, WeakTensor, memory};
+
+pub(crate) use self::fetch::Fetch;
+pub(crate) use self::supply::Supply;
+use crate::protocol::Content;
+use crate::protocol::constants::Kept;
+use crate::weight_cache::WeightCache;
+
+/// Most constants that wait to be written to the disk; others are not written.
+const MAX_UNWRITTEN: usize = 4096;
+/// Entries of constants that are gone are removed whenever the number of entries has doubled, from this number on.
+const SWEEP_FROM: usize = 64;
+/// Fewest bytes of constants that are worth another thread.
+const BYTES_A_THREAD: usize = 8 << 20;
+
+/// The constants that a participant has.
+pub struct Weights {
+    memory: Mutex<Memory>,
+    disk: Option<Disk>,
+}
+
+#[derive(Default)]
+struct Memory {
+    constants: HashMap<Content, WeakTensor>,
+    sweep_at: usize,
+}
+
+/// A cache on the disk, and the queue of the thread that writes to it.
+struct Disk {
+    cache: Arc<WeightCache>,
+    writer: SyncSender<Unwritten>,
+}
+
+type Unwritten = (Kept, Tensor);
+
+impl Weights {
+    /// Those of a participant that keeps them in memory only.
+    pub fn in_memory() -> Arc<Weights> {
+        Arc::new(Weights { memory: Mutex::default(), disk: None })
+    }
+
+    /// Those of one that keeps them on the disk, too.
+    pub fn with_cache(cache: WeightCache) -> Arc<Weights> {
+        let cache = Arc::new(cache);
+        let (writer, unwritten) = sync_channel(MAX_UNWRITTEN);
+        let of_writer = Arc::clone(&cache);
+        let started = thread::Builder::new()
+            .name("meshtf-cache".into())
+            .spawn(move || write_all(&of_writer, &unwritten))
+            .inspect_err(|error| tracing::warn!("weights are not written to the disk: no thread starts: {error}"));
+        let disk = started.is_ok().then_some(Disk { cache, writer });
+        Arc::new(Weights { memory: Mutex::default(), disk })
+    }
+
+    /// Notes constants that somebody keeps.
+    pub fn note<'t>(&self, constants: impl IntoIterator<Item = (&'t Content, &'t Tensor)>) {
+        let mut memory = lock(&self.memory);
+        for (content, value) in constants {
+            if memory.constants.len() >= memory.sweep_at {
+                memory.constants.retain(|_, value| !value.is_gone());
+                memory.sweep_at = SWEEP_FROM.max(2 * memory.constants.len());
+            }
+            let known = memory.constants.get(content).is_some_and(|value| !value.is_gone());
+            if !known {
+                memory.constants.insert(*content, value.downgrade());
+            }
+        }
+    }
+
+    /// The constant of a content that is in memory.
+    pub fn at_hand(&self, content: &Content) -> Option<Tensor> {
+        lock(&self.memory).constants.get(content).and_then(WeakTensor::upgrade)
+    }
+
+    /// The constants of these contents, if all are in memory.
+    pub fn all_at_hand(&self, kept: &[Kept]) -> Option<HashMap<Content, Tensor>> {
+        kept.iter().map(|one| Some((one.content, self.at_hand(&one.content)?))).collect()
+    }
+
+    /// Those of these constants that the disk has, until `is_wanted` is false. They are read on several threads: to compare them
+    /// with their contents takes as long as to read them.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there is no memory for one.
+    fn from_disk(&self, wanted: &[&Kept], is_wanted: &(impl Fn() -> bool + Sync)) -> Result<Vec<(Content, Tensor)>> {
+        let Some(Disk { cache, .. }) = &self.disk else { return Ok(Vec::new()) };
+        let budget = Budget::current();
+        let read = spread(wanted, wanted.iter().map(|one| one.bytes()), |one| {
+            let read = || cache.get(&one.content);
+            if is_wanted() { budget.run(read) } else { Ok(None) }
+        });
+        let mut found = Vec::new();
+        for (one, value) in wanted.iter().zip(read) {
+            found.extend(value?.map(|value| (one.content, value)));
+        }
+        Ok(found)
+    }
+
+    /// Has a constant written to the disk, soon. If there is no room in the queue, or little memory, it is not.
+    fn write(&self, one: &Kept, value: &Tensor) {
+        // Until it is written, it takes memory that a step may need.
+        if let Some(disk) = &self.disk
+            && memory::admit(value.byte_len()).is_ok()
+        {
+            let _full = disk.writer.try_send((one.clone(), value.clone()));
+        }
+    }
+}
+
+/// Writes constants until the participant is gone. A disk that takes none is reported once, until it takes one again.
+fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>) {
+    let mut is_failing = false;
+    for (Kept { content, node, .. }, value) in unwritten {
+        match cache.put(&content, &node, &value) {
+            Ok(()) => is_failing = false,
+            Err(error) if !is_failing => {
+                tracing::warn!("weights are not kept in {}: {error}", cache.folder().display());
+                is_failing = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The contents of constants, in their order; many are computed on several threads.
+pub(crate) fn contents(constants: &[Tensor]) -> Vec<Content> {
+    spread(constants, constants.iter().map(Tensor::byte_len), Content::of)
+}
+
+/// The results of work on each item, in their order; on several threads if the items have many bytes.
+fn spread<I: Sync, R: Send>(items: &[I], bytes: impl Iterator<Item = usize>, work: impl Fn(&I) -> R + Sync) -> Vec<R> {
+    let bytes = bytes.fold(0, usize::saturating_add);
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.min(bytes / BYTES_A_THREAD).min(items.len());
+    if threads < 2 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let of_thread = || {
+        let mut own = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return own };
+            own.push((index, work(item)));
+        }
+    };
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(of_thread)).collect();
+        let own = of_thread();
+        let of_others =
+            others.into_iter().flat_map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        own.into_iter().chain(of_others).collect()
+    });
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(value: u8) -> (Content, Tensor) {
+        let value = Tensor::vector(vec![value; 1000]);
+        (Content::of(&value), value)
+    }
+
+    #[test]
+    fn a_constant_is_at_hand_for_as_long_as_somebody_keeps_it() {
+        let weights = Weights::in_memory();
+        let (content, value) = vector(1);
+        weights.note([(&content, &value)]);
+        let other = weights.at_hand(&content).unwrap();
+        assert_eq!(other.slice::<u8>().unwrap().as_ptr(), value.slice::<u8>().unwrap().as_ptr());
+        drop(value);
+        assert!(weights.at_hand(&content).is_some());
+        drop(other);
+        assert!(weights.at_hand(&content).is_none());
+        // A constant that is gone takes no entry for long.
+        for round in 0..1000u32 {
+            let value = Tensor::scalar(round);
+            weights.note([(&Content::of(&value), &value)]);
+        }
+        assert!(lock(&weights.memory).constants.len() <= SWEEP_FROM);
+    }
+
+    #[test]
+    fn contents_are_the_same_on_any_number_of_threads() {
+        let constants: Vec<Tensor> = (0..5u8).map(|seed| Tensor::vector(vec![seed; BYTES_A_THREAD])).collect();
+        assert_eq!(contents(&constants), constants.iter().map(Content::of).collect::<Vec<_>>());
+        assert_eq!(contents(&constants[..1]), [Content::of(&constants[0])]);
+        assert_eq!(contents(&[]), []);
+    }
+}
