@@ -47,6 +47,8 @@ struct Away {
 struct Lost {
     /// Whether it is there again, and is to be taken in before the next step.
     is_ready: bool,
+    /// Whether it is being taken in: no other run acts in its place any more.
+    is_joining: bool,
     /// Why it cannot take part, though its task is there.
     refused: Option<String>,
 }
@@ -159,11 +161,13 @@ impl Workers {
         lock(&self.away).stood_in_for.insert(worker);
         let done = tokio::select! {
             done = work => done,
-            () = self.until(worker, true) => Ok(()),
+            () = self.when(|| lock(&self.away).lost.get(&worker).is_none_or(|lost| lost.is_joining)) => Ok(()),
         };
         lock(&self.away).stood_in_for.remove(&worker);
         self.change();
-        done
+        done?;
+        self.until(worker, true).await;
+        Ok(())
     }
 
     /// A lost worker is there again.
@@ -185,28 +189,35 @@ impl Workers {
         }
     }
 
-    /// Takes in the workers that are there again, between two steps: when it returns, no other run acts in their place.
-    pub async fn admit(&self) {
-        let came: Vec<usize> = {
-            let mut away = lock(&self.away);
-            let Away { lost, news, .. } = &mut *away;
-            let came: Vec<usize> = lost.iter().filter(|(_, lost)| lost.is_ready).map(|(&worker, _)| worker).collect();
-            for &worker in &came {
-                lost.remove(&worker);
-                news.push(News { worker, what: What::Came, living: self.names.len() - lost.len() });
-            }
-            came
-        };
+    /// The workers that are there again and are taken in now, between two steps: when it returns, no other run acts in their
+    /// place. They live once they have [`joined`](Workers::joined).
+    pub async fn joining(&self) -> Vec<usize> {
+        let mut came = Vec::new();
+        for (&worker, lost) in lock(&self.away).lost.iter_mut().filter(|(_, lost)| lost.is_ready) {
+            lost.is_joining = true;
+            came.push(worker);
+        }
+        if !came.is_empty() {
+            self.change();
+            self.when(|| came.iter().all(|worker| !lock(&self.away).stood_in_for.contains(worker))).await;
+        }
+        came
+    }
+
+    /// These workers live again.
+    pub fn joined(&self, came: &[usize]) {
         if came.is_empty() {
             return;
         }
-        came.iter().for_each(|&worker| self.dealer.came(worker));
+        let mut away = lock(&self.away);
+        let Away { lost, news, .. } = &mut *away;
+        for &worker in came {
+            lost.remove(&worker);
+            news.push(News { worker, what: What::Came, living: self.names.len() - lost.len() });
+            self.dealer.came(worker);
+        }
+        drop(away);
         self.change();
-        self.when(|| {
-            let away = lock(&self.away);
-            away.stood_in_for.iter().all(|worker| away.lost.contains_key(worker))
-        })
-        .await;
     }
 
     /// The living workers have made steps since they came.
@@ -432,14 +443,15 @@ mod tests {
         let stands = workers.stand_in(2, std::future::pending());
         let takes_in = async {
             tokio::task::yield_now().await;
-            workers.admit().await;
-            assert_eq!(workers.living(), [0, 1], "it is not there yet");
+            assert!(workers.joining().await.is_empty(), "it is not there yet");
+            assert_eq!(workers.living(), [0, 1]);
             workers.report(40, &mut notes).unwrap();
             workers.ready(2);
             let before = workers.version();
-            workers.admit().await;
+            let came = workers.joining().await;
+            assert!(came == [2] && workers.living() == [0, 1] && lock(&workers.away).stood_in_for.is_empty());
+            workers.joined(&came);
             assert!(workers.version() > before && workers.living() == [0, 1, 2]);
-            assert!(lock(&workers.away).stood_in_for.is_empty());
             workers.report(90, &mut notes).unwrap();
         };
         let (stood, ()) = futures::future::join(stands, takes_in).await;

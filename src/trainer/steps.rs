@@ -83,7 +83,11 @@ impl Trainer {
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
             let count = self.next_stop(step, pace, &traces.steps) - step;
-            workers.admit().await;
+            let came = workers.joining().await;
+            for join in came.iter().filter_map(|&worker| self.job.joins.get(worker)) {
+                session.run().target(join).await?;
+            }
+            workers.joined(&came);
             workers.report(step, observer)?;
             // Those that are ahead are so of others now, or by more than before.
             if version.is_some_and(|version| version != workers.version()) || !workers.dealer.is_in_turns() {

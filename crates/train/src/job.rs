@@ -74,6 +74,8 @@ pub struct TrainingGraph {
     pub beside: Vec<String>,
     /// For each of those, the node that takes one of its tokens, of which it gets one for each update.
     pub tokens: Vec<String>,
+    /// For each of those, the node that makes the token of the next update its only one. Run between two updates.
+    pub joins: Vec<String>,
     /// For each worker of a training of bounded staleness, nodes to be run when the worker is lost, each as often as there are
     /// steps: they give the others its tokens, and take those that the others give it.
     pub absent: Vec<Vec<String>>,
@@ -211,7 +213,7 @@ pub fn job_within(
         |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
-    let Beside { begin, drains, workers, levels, absent, gates, after } = made.beside;
+    let Beside { begin, drains, workers, joins, levels, absent, gates, after } = made.beside;
     let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
     let (whole, places) = mirrored::sooner(whole, &made.early)?;
     let moved = |output: Output| Output { node: places[output.node.index()], ..output };
@@ -226,6 +228,7 @@ pub fn job_within(
         steps,
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
+        joins,
         absent,
         levels,
         begin: begin.into_iter().collect(),
@@ -278,6 +281,7 @@ struct Beside {
     begin: Option<String>,
     drains: Vec<Drain>,
     workers: Vec<String>,
+    joins: Vec<String>,
     levels: Vec<Level>,
     absent: Vec<Vec<String>>,
     /// Nodes whose first input is to be replaced, with the name of the new one.
