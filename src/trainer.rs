@@ -4,6 +4,7 @@
 pub mod answers;
 mod checkpoint;
 mod constants;
+mod dealer;
 mod evaluated;
 mod evaluation;
 mod feed;
@@ -472,20 +473,26 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
-        self.drain(session).await?;
+        let updates = !self.sections.train.updates.is_empty() || self.job.graph.find(UPDATES).is_some();
+        let of = |start: u64| Workers::of(&self.sections.train, self.names_of_workers(), updates, (start, self.steps));
+        let there = of(0);
+        self.drain(session, &there).await?;
         let start = self.begin(session, observer).await?;
         if start >= self.steps {
             return Ok(Ended { start, step: start, how: How::Done });
         }
+        let workers = there.from_step(of(start).dealer);
         let run = async {
             for begin in &self.job.begin {
                 session.run().target(begin).await?;
             }
             self.level(session, |_| true).await?;
             observer.begins(start)?;
-            self.train(session, start, observer, stop).await
+            self.train(session, start, observer, stop, &workers).await
         };
-        self.holding(session, &self.job.loads, run).await
+        let living = workers.living().into_iter().flat_map(|worker| &self.job.held[worker]);
+        let loads: Vec<&str> = living.flatten().map(|held| held.load.as_str()).collect();
+        self.holding(session, &loads, run).await
     }
 
     /// Lets each of these workers be ahead of each other by as many steps as it may, from here on.
@@ -514,14 +521,14 @@ impl Trainer {
         start: u64,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
+        workers: &Workers,
     ) -> Result<Ended, Error> {
         let (fed, before) = (AtomicU64::new(start), self.counted(session).await?);
-        let updates = !self.sections.train.updates.is_empty() || self.job.graph.find(UPDATES).is_some();
-        let workers = Workers::of(&self.sections.train, self.sections.evaluate.is_some(), updates);
-        let feed = self.feed(session, start, &fed, &workers);
-        let (beside, absent) = (self.beside(session, start, &workers), self.absent(session, start, &workers));
-        let feeding = async { futures::future::try_join3(feed, beside, absent).await };
-        let stepping = self.step(session, start, observer, stop, &workers);
+        let feed = self.feed(session, start, &fed, workers);
+        let (beside, absent) = (self.beside(session, start, workers), self.absent(session, start, workers));
+        let looking = self.look_for_lost(session, workers);
+        let feeding = async { futures::future::try_join4(feed, beside, absent, looking).await };
+        let stepping = self.step(session, start, observer, stop, (workers, before));
         tokio::pin!(feeding, stepping);
         let mut is_fed = false;
         let unfed = loop {

@@ -9,7 +9,7 @@ use meshtf::node::NodeError;
 use meshtf::trainer;
 use meshtf_exec::UNINITIALIZED;
 use meshtf_graph::{GraphError, LayerPlace, layer_of};
-use meshtf_tensor::device::NameError;
+use meshtf_tensor::device::{NameError, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason};
 use rustix::io::Errno;
 
@@ -70,6 +70,8 @@ pub(super) struct Trouble {
     node: Option<(String, String)>,
     /// A variable has no value.
     is_uninitialized: bool,
+    /// The task that was lost.
+    lost: Option<String>,
 }
 
 impl Trouble {
@@ -81,7 +83,23 @@ impl Trouble {
             is_task_down: false,
             node: None,
             is_uninitialized: false,
+            lost: None,
         }
+    }
+
+    /// The same for a task that is not up; [`not_up`](Trouble::not_up) names it.
+    pub fn task_down() -> Self {
+        Failure::new(Code::Unavailable, "a task is not up").because(Reason::TaskDown).into()
+    }
+
+    /// Whether a task is not up.
+    pub fn is_task_down(&self) -> bool {
+        self.is_task_down
+    }
+
+    /// A clause for it: that a task was lost, if it is that.
+    pub fn clause(&self) -> String {
+        self.lost.as_ref().map_or_else(|| self.to_string(), |task| format!("{task} was lost"))
     }
 
     /// The same for one process, which hosts every task that the graph names: a missing task is an error in the graph.
@@ -171,7 +189,9 @@ impl From<Failure> for Trouble {
             (node.clone(), format!("node {node}{op}"))
         });
         let is_uninitialized = failure.code == Code::FailedPrecondition && failure.message.starts_with(UNINITIALIZED);
-        Trouble { is_task_down, node, is_uninitialized, ..Trouble::new(exit_of(&failure), failure.to_string()) }
+        let lost = failure.task.as_ref().filter(|_| failure.code == Code::Unavailable && !is_task_down);
+        let lost = lost.and_then(|task| task.parse().ok()).map(|task: Task| task.short());
+        Trouble { is_task_down, node, is_uninitialized, lost, ..Trouble::new(exit_of(&failure), failure.to_string()) }
     }
 }
 

@@ -2,28 +2,31 @@
 
 mod curves;
 mod log;
+mod needed;
 pub(super) mod plot;
 mod progress;
 mod summary;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::curves::{Curve, Curves};
 use self::log::Log;
+use self::needed::{Needed, additional};
 use self::progress::{Attempt, Plan, Progress};
 use self::summary::Usage;
-use self::waiting::Waiting;
-use meshtf::Client;
-use meshtf::Session;
+use self::waiting::{Waiting, delay_after, short_ones};
+use meshtf::client::Reach;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::hints::unscaled;
 use meshtf::trainer::stored::{state, states};
 use meshtf::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
+use meshtf::{Client, Session};
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
@@ -90,7 +93,8 @@ pub struct Args {
     #[arg(long, value_name = "WHEN", requires = "checkpoint", num_args = 0..=1, require_equals = true,
           default_missing_value = "always")]
     resume: Option<Resume>,
-    /// Maximum number of losses of a task after which the training waits until it is up, and continues from the last saved state
+    /// Maximum number of losses of a task after which the training waits until it is up, and continues from the last saved state.
+    /// Losses of workers that the mode does without are none
     #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
     retries: u32,
     /// Time limit for each wait for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: none after a
@@ -184,9 +188,10 @@ async fn with_retries(
     let continues = args.resume.is_some() && folder.as_deref().and_then(last_state).is_some();
     args.log = args.log.as_deref().map(|named| log::folder_for(named, continues));
     let mut told = String::new();
-    let (mut losses, mut waiting) = (0, None::<Waiting>);
+    let (mut losses, mut short, mut waiting) = (0, 0, None::<Waiting>);
     loop {
-        let attempt = Arc::new(Attempt::default());
+        let attempt = Arc::new(Attempt { is_after_loss: losses > 0, ..Attempt::default() });
+        let began = Instant::now();
         let running = run(args.clone(), Arc::clone(&attempt));
         let outcome = match &mut waiting {
             None => running.await,
@@ -204,17 +209,23 @@ async fn with_retries(
             }
             let left = args.retries - losses;
             mention(format_args!(
-                "{trouble}; continuing from the last saved state as soon as the tasks are up (--retries {}, {left} left)",
+                "{}; continuing from the last saved state as soon as the tasks are up (--retries {}, {left} left)",
+                trouble.clause(),
                 args.retries
             ));
-            waiting = Some(Waiting::begin()?);
+            // Tasks that are lost again and again do not use up the retries at once.
+            waiting = Some(Waiting::after_loss(delay_after(short))?);
+            short = short_ones(short, began.elapsed());
             args.resume = Some(Resume::IfAny);
         } else if waiting.is_none() {
             if args.wait_for.is_none() {
                 return Err(trouble);
             }
             waiting = Some(Waiting::begin()?);
-        } else if waiting.as_ref().is_some_and(Waiting::is_over) && trouble.to_string() != told {
+        } else if waiting.as_ref().is_some_and(Waiting::is_over)
+            && !trouble.is_task_down()
+            && trouble.to_string() != told
+        {
             // The tasks were up: the attempt failed for another reason.
             told = trouble.to_string();
             mention(&trouble);
@@ -248,11 +259,12 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
         None => (None, Found::default()),
         Some(lookup) => {
-            let reached = args.host.reach(read.tasks(), budget).await?;
+            let needed = read.needed(attempt.is_after_loss);
+            let reached = args.host.reach(needed.tasks(), budget).await?;
             match ask(&reached, &lookup).await {
                 Ok(found) => (Some(reached), found),
                 Err(trouble) => {
-                    let trouble = reached.explain_trouble(trouble.not_up(&reached.missing(&read.tasks())));
+                    let trouble = reached.explain_trouble(trouble.not_up(&missing(&reached, &needed)));
                     reached.close().await;
                     return Err(trouble);
                 }
@@ -260,12 +272,12 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         }
     };
     let (file, begun) = (args.graph.clone(), Arc::clone(&attempt));
+    let needed = read.needed(attempt.is_after_loss);
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
         None => command.args.host.reach(command.trainer.tasks(), budget).await?,
     };
-    let tasks = command.trainer.tasks();
     // From now on a signal leaves an end in the record, which is written at once: a run that is killed in its first second is
     // known by it.
     let mut signals = Signals::listen()?;
@@ -276,6 +288,10 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         let waits = train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0;
         let guard = command.args.guard.every().filter(|_| waits && matches!(reached, Reached::Mesh { .. }));
         let options = SessionOptions { guard, ..SessionOptions::default() };
+        // The trainer itself begins with fewer workers where some may come and go.
+        if train.least() < train.workers && needed.lacks_workers(|task| is_up(&reached, task)) {
+            return Err(Trouble::task_down());
+        }
         let session = tokio::select! {
             session = reached.session(command.trainer.graph().clone(), None, options) => session?,
             Request { exit, signal } = signals.next() => {
@@ -286,6 +302,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         let reporter = Reporter::new(&command.args.graph, command.trainer.steps());
         // On the heap: without optimisation, the future is a large part of a thread's stack.
         let work = Box::pin(command.run(&session, &reached, &reporter, &mut signals));
+        let work = command.mentioning(&reached, work);
         let outcome = reporter.beside(&session, is_watched, work).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
@@ -293,11 +310,20 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     };
     let outcome = outcome.await.map_err(|trouble| {
         let is_before = !begun.has_begun.load(Ordering::Relaxed);
-        let trouble = if is_before { trouble.not_up(&reached.missing(&tasks)) } else { trouble };
+        let trouble = if is_before { trouble.not_up(&missing(&reached, &needed)) } else { trouble };
         reached.explain_trouble(trouble)
     });
     reached.close().await;
     outcome.map_err(|trouble| trouble.in_layer(&file, || std::fs::read(&file).ok()))
+}
+
+/// The names of the tasks without which a training cannot begin, and which are not up.
+fn missing(reached: &Reached, needed: &Needed) -> BTreeSet<String> {
+    needed.missing(|task| is_up(reached, task))
+}
+
+fn is_up(reached: &Reached, task: &Task) -> bool {
+    reached.missing(std::slice::from_ref(task)).is_empty()
 }
 
 async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
@@ -329,11 +355,9 @@ impl Files {
         Ok(Files { from, text, graph, sections })
     }
 
-    /// The tasks that this training needs.
-    fn tasks(&self) -> Vec<Task> {
-        let of = |job: &str, count: usize| (0..count).map(|i| Task::new(job, i as u32)).collect::<Vec<_>>();
-        let train = &self.sections.train;
-        [self.graph.tasks(), of("worker", train.workers), of("ps", train.ps)].concat()
+    /// The tasks that this training needs, at its start or after the loss of a task.
+    fn needed(&self, is_after_loss: bool) -> Needed {
+        Needed::of(&self.sections.train, self.graph.tasks(), is_after_loss)
     }
 
     /// Adds the file's name to an error about its sections.
@@ -402,6 +426,21 @@ impl Command {
         }
         let record = args.record_of(&read, &trainer);
         Ok(Command { args, trainer, report, attempt, record, keeper: keeper.clone() })
+    }
+
+    /// Does the work, and mentions nodes that it has no use for, once.
+    async fn mentioning(&self, reached: &Reached, work: impl Future<Output = Outcome>) -> Outcome {
+        let mentions = async {
+            if !self.args.quiet && matches!(reached, Reached::Mesh { .. }) {
+                let tasks = || reached.live().tasks().cloned().collect();
+                mention(additional(&self.trainer.sections().train, tasks).await);
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            outcome = work => outcome,
+            outcome = mentions => outcome,
+        }
     }
 
     async fn run(&self, session: &Session, reached: &Reached, reporter: &Reporter, signals: &mut Signals) -> Outcome {

@@ -5,6 +5,7 @@ use meshtf_train::file::EvaluateSection;
 
 use super::constants::feeds;
 use super::evaluated::{Confusion, Evaluated, number};
+use super::lost::Workers;
 use super::state::{SAVE_AGAIN, blocking};
 use super::{Error, Observer, Trainer};
 use crate::Session;
@@ -101,13 +102,21 @@ impl Trainer {
         step: u64,
         observer: &mut dyn Observer,
         watch: &mut Option<Watch>,
+        workers: &Workers,
     ) -> Result<bool, Error> {
         let is_over = step >= self.steps;
         let due = |one: &&EvaluateSection| step.is_multiple_of(one.every) || is_over;
         if self.sections.evaluate.as_ref().filter(due).is_none() {
             return Ok(false);
         }
-        let evaluated = self.evaluate_held(session).await?;
+        let evaluated = loop {
+            // Any worker can do it.
+            let worker = workers.living().first().copied().unwrap_or(0);
+            match self.evaluate_held(session, worker).await {
+                Err(Error::Failed(failure)) => self.leave_out(session, workers, worker, failure).await?,
+                evaluated => break evaluated?,
+            }
+        };
         observer.evaluated(step, &evaluated)?;
         let is_enough = match watch {
             Some(watch) => self.judge(session, step, watch, &evaluated.means, observer).await?,
@@ -173,21 +182,23 @@ impl Trainer {
     /// their memory until the next evaluation or training of this graph ends, or the node does.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
         let are_there = self.held_out.iter().any(|examples| examples.there().any(|there| there.is_some()));
-        let loads = self.job.held.iter().flatten().filter(|_| are_there);
-        let loads: Vec<String> = loads.map(|held| held.load.clone()).collect();
-        self.holding(session, &loads, self.evaluate_held(session)).await
+        let loads = self.job.held.first().into_iter().flatten().flatten().filter(|_| are_there);
+        let loads: Vec<&str> = loads.map(|held| held.load.as_str()).collect();
+        self.holding(session, &loads, self.evaluate_held(session, 0)).await
     }
 
-    /// As [`evaluate`](Trainer::evaluate), after the workers have read their files.
-    async fn evaluate_held(&self, session: &Session) -> Result<Evaluated, Error> {
+    /// As [`evaluate`](Trainer::evaluate), on one of the workers, after it has read its files.
+    async fn evaluate_held(&self, session: &Session, worker: usize) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
         let mut confusion =
             section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::of(&self.classes));
         let Some(held_out) = &self.held_out else { return Ok(Evaluated { means: Vec::new(), confusion: None }) };
         let classes = section.and_then(|section| section.confusion.as_ref());
         let classes = classes.map(|classes| [&classes.labels, &classes.predictions]);
-        let fetches: Vec<&str> =
-            self.job.evaluated.iter().chain(classes.into_iter().flatten()).map(String::as_str).collect();
+        let there = |name: &str| self.job.elsewhere.named(name, worker);
+        let fetches: Vec<String> =
+            self.job.evaluated.iter().chain(classes.into_iter().flatten()).map(|name| there(name)).collect();
+        let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
         let mut sums = vec![0.0; self.job.evaluated.len()];
         let mut at = 0;
         while at < held_out.len() {
@@ -196,12 +207,14 @@ impl Trainer {
                 break;
             }
             let places: Vec<usize> = (at..at + count).collect();
-            let tensors = self.taken(session, held_out, &places, None).await?;
+            let tensors = self.taken(session, worker, held_out, &places, None).await?;
             // A constant for evaluations replaces examples.
             let constants = &self.constants.evaluations;
             let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);
             let examples = held_out.names().zip(tensors).filter(is_own);
-            let fed: Vec<_> = examples.chain(feeds(constants)).collect();
+            let fed: Vec<(String, Tensor)> =
+                examples.chain(feeds(constants)).map(|(name, tensor)| (there(name), tensor)).collect();
+            let fed: Vec<(&str, Tensor)> = fed.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
             let values = session.run().feeds(&fed).fetches(&fetches).await?.values;
             for (sum, value) in sums.iter_mut().zip(&values) {
                 *sum += number(value)? * count as f64;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meshtf_tensor::Tensor;
 use meshtf_train::data::{Examples, Order};
-use meshtf_train::job::Drain;
 
 use super::constants::feeds;
 use super::lost::Workers;
@@ -50,12 +49,15 @@ fn drawn(order: &mut Order, steps: &[u64]) -> (Vec<usize>, Vec<u64>) {
 }
 
 impl Trainer {
-    /// Drops the batches that a killed training left behind.
-    pub(super) async fn drain(&self, session: &Session) -> Result<(), Error> {
-        for Drain { size, drop } in &self.job.drains {
-            if session.run().fetch(size).await?[0].to_i64()? > 0 {
-                session.run().target(drop).await?;
+    /// Drops the batches that a killed training left behind. A worker without which the training can begin may be missing.
+    pub(super) async fn drain(&self, session: &Session, workers: &Workers) -> Result<(), Error> {
+        for (worker, queue) in self.job.queues.iter().enumerate() {
+            if let Err(failure) = self.empty(session, &queue.drain).await {
+                workers.without(worker, failure)?;
             }
+        }
+        for drain in &self.job.drains {
+            self.empty(session, drain).await?;
         }
         Ok(())
     }
@@ -75,53 +77,55 @@ impl Trainer {
         let all = 0..self.job.queues.len();
         // A worker that is late has no room, and no other worker waits for it.
         if self.job.steps.len() > 1 {
-            let count = all.len() as u64;
-            let first = |i: u64| start + (i + count - start % count) % count;
-            let turns: Vec<AtomicU64> = (0..count).map(|i| AtomicU64::new(first(i))).collect();
-            let own = all.map(|i| self.feed_turns(session, i, &turns, workers));
-            futures::future::try_join_all(own).await?;
+            futures::future::try_join_all(all.map(|worker| self.feed_dealt(session, worker, workers))).await?;
         } else if self.job.beside.is_empty() {
-            self.feed_some(session, start, all, fed).await?;
+            self.feed_some(session, start..self.steps, all, fed).await?;
         } else {
-            let own = async |i| match self.feed_some(session, start, i..i + 1, fed).await {
-                Err(Error::Failed(failure)) => Ok(workers.without(i, failure)?),
-                fed => fed,
-            };
-            futures::future::try_join_all(all.map(own)).await?;
+            futures::future::try_join_all(all.map(|worker| self.feed_beside(session, start, worker, workers))).await?;
         }
         Ok(())
     }
 
-    /// Sends a worker its batches, where each makes its own updates: those of the steps whose turn is its own, and a part of
-    /// those of lost workers. `turns` has the next step of each worker whose batch was not sent. If a worker is lost, so are
-    /// the batches in its queue, and others take the place of those: it does not end then, and is to be dropped.
-    async fn feed_turns(
-        &self,
-        session: &Session,
-        worker: usize,
-        turns: &[AtomicU64],
-        workers: &Workers,
-    ) -> Result<(), Error> {
+    /// Sends a worker for which updates do not wait its part of each batch, as long as it lives. One that was lost may drop
+    /// batches for which it comes too late, so it gets more than there are steps.
+    async fn feed_beside(&self, session: &Session, start: u64, worker: usize, workers: &Workers) -> Result<(), Error> {
+        let fed = AtomicU64::new(start);
+        let mut end = self.steps;
+        loop {
+            if workers.is_living(worker) {
+                let steps = fed.load(Ordering::Relaxed)..end;
+                let failure = tokio::select! {
+                    sent = self.feed_some(session, steps, worker..worker + 1, &fed) => match sent {
+                        Err(Error::Failed(failure)) => Some(failure),
+                        sent => return sent,
+                    },
+                    () = workers.until(worker, false) => None,
+                };
+                if let Some(failure) = failure {
+                    self.leave_out(session, workers, worker, failure).await?;
+                }
+            }
+            end = u64::MAX;
+            workers.until(worker, true).await;
+        }
+    }
+
+    /// Sends a worker that makes its own updates the batches that it is dealt, as long as it lives. Does not end, since batches
+    /// of a lost worker are dealt again, and is to be dropped.
+    async fn feed_dealt(&self, session: &Session, worker: usize, workers: &Workers) -> Result<(), Error> {
         let mut order = self.order.clone();
         let rows = self.sections.train.rows(self.sections.data.batch)?;
-        let (count, queue) = (turns.len() as u64, &self.job.queues[worker]);
-        let mut losses = workers.losses();
-        let mut block = (self.block as u64 / count).max(1);
+        let queue = &self.job.queues[worker];
+        let mut block = (self.block / self.job.queues.len()).max(1);
         loop {
-            let lost = workers.lost();
-            let end = if lost.is_empty() { self.steps } else { u64::MAX };
-            let next = |i: usize| turns[i].load(Ordering::Relaxed);
-            let of = std::iter::once(worker).chain(lost).min_by_key(|&i| next(i)).unwrap_or(worker);
-            if next(of) >= end {
-                // The sender of losses lives as long as `workers`.
-                let _ = losses.changed().await;
-                continue;
-            }
-            let first = turns[of].fetch_add(block * count, Ordering::Relaxed);
-            let steps: Vec<u64> = (0..block).map(|k| first + k * count).filter(|&step| step < end).collect();
+            workers.until(worker, true).await;
+            let steps = tokio::select! {
+                steps = workers.dealer.take(worker, block as u64) => steps,
+                () = workers.until(worker, false) => continue,
+            };
             let mut sent = 0;
             while sent < steps.len() {
-                let some = &steps[sent..][..(block as usize).min(steps.len() - sent)];
+                let some = &steps[sent..][..block.min(steps.len() - sent)];
                 let (own, epochs) = drawn(&mut order, some);
                 let tensors = match take_in(&self.examples, own, epochs, vec![some.len(), rows]).await? {
                     Ok(tensors) => tensors,
@@ -133,8 +137,13 @@ impl Trainer {
                     Err(failure) => return Err(Error::Input(failure.message)),
                 };
                 let feeds: Vec<(&str, Tensor)> = queue.feeds.iter().map(String::as_str).zip(tensors).collect();
-                if let Err(failure) = session.run().feeds(&feeds).target(&queue.enqueue).await {
-                    return Ok(workers.without(worker, failure)?);
+                let enqueued = tokio::select! {
+                    enqueued = session.run().feeds(&feeds).target(&queue.enqueue).into_future() => enqueued.map(|_| ()),
+                    () = workers.until(worker, false) => break,
+                };
+                if let Err(failure) = enqueued {
+                    self.leave_out(session, workers, worker, failure).await?;
+                    break;
                 }
                 sent += some.len();
             }
@@ -142,12 +151,19 @@ impl Trainer {
     }
 
     /// As [`feed`](Trainer::feed), for some of the workers, which share each batch.
-    async fn feed_some(&self, session: &Session, start: u64, some: Range<usize>, fed: &AtomicU64) -> Result<(), Error> {
+    async fn feed_some(
+        &self,
+        session: &Session,
+        steps: Range<u64>,
+        some: Range<usize>,
+        fed: &AtomicU64,
+    ) -> Result<(), Error> {
         let mut order = self.order.clone();
         let rows = self.sections.train.rows(self.sections.data.batch)?;
-        let (mut step, mut block) = (start, self.block as u64);
-        'blocks: while step < self.steps {
-            let count = (self.steps - step).min(block);
+        let Range { start: mut step, end } = steps;
+        let mut block = self.block as u64;
+        'blocks: while step < end {
+            let count = (end - step).min(block);
             let steps: Vec<u64> = (step..step + count).collect();
             let batches: Vec<(Vec<usize>, Vec<u64>)> = steps.iter().map(|&step| drawn(&mut order, &[step])).collect();
             let (mut feeds, mut targets) = (Vec::new(), Vec::new());
@@ -174,11 +190,12 @@ impl Trainer {
         Ok(())
     }
 
-    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of the first worker. `epoch`: that of a
-    /// training, if they are taken for one.
+    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of this worker. `epoch`: that of a training,
+    /// if they are taken for one.
     pub(super) async fn taken(
         &self,
         session: &Session,
+        worker: usize,
         examples: &Examples,
         places: &[usize],
         epoch: Option<u64>,
@@ -189,7 +206,7 @@ impl Trainer {
             None => take(examples, own, outer).await??,
         };
         let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
-        for ((held, there), tensor) in self.job.held.iter().zip(examples.there()).zip(&mut tensors) {
+        for ((held, there), tensor) in self.job.held[worker].iter().zip(examples.there()).zip(&mut tensors) {
             let (Some(held), Some(_)) = (held, there) else { continue };
             // Indices are taken in whole batches; the last one is padded.
             let mut places = tensor.to_i64s()?;

@@ -106,7 +106,7 @@ impl Trainer {
         for (i, names) in numerics.taken.iter().enumerate() {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
             let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };
-            let tensors = self.taken(session, &self.examples, own, Some(epoch)).await?;
+            let tensors = self.taken(session, 0, &self.examples, own, Some(epoch)).await?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {
                     return Ok(format!(

@@ -17,75 +17,96 @@ const SEGMENT: Duration = Duration::from_millis(500);
 impl Trainer {
     /// Runs the workers for which updates do not wait. Their runs are dropped with this future, at the latest at the end of the
     /// steps.
-    pub(super) async fn beside(&self, session: &Session, start: u64, lost: &Workers) -> Result<(), Error> {
-        let feeds = self.beside_batches();
-        let of_worker = async |i: usize, run: &str| {
-            let Err(failure) = session.run().feeds(&feeds).target(run).steps(self.steps - start).await else {
-                return Ok(());
-            };
-            match self.explained(session, failure, 0, |own| start + own).await {
-                Error::Failed(failure) => lost.without(i, failure)?,
-                error => return Err(error),
+    pub(super) async fn beside(&self, session: &Session, start: u64, workers: &Workers) -> Result<(), Error> {
+        let (feeds, steps) = (self.beside_batches(), self.steps - start);
+        let of_worker = async |worker: usize, run: &str| {
+            loop {
+                if workers.is_living(worker) {
+                    let failure = tokio::select! {
+                        ran = session.run().feeds(&feeds).target(run).steps(steps).into_future() => match ran {
+                            Ok(_) => return Ok(()),
+                            Err(failure) => Some(failure),
+                        },
+                        () = workers.until(worker, false) => None,
+                    };
+                    if let Some(failure) = failure {
+                        match self.explained(session, failure, 0, |own| start + own).await {
+                            Error::Failed(failure) => self.leave_out(session, workers, worker, failure).await?,
+                            error => return Err(error),
+                        }
+                    }
+                }
+                // The updates wait for room for its tokens.
+                let takes = async {
+                    session.run().target(&self.job.tokens[worker]).steps(steps).await?;
+                    std::future::pending().await
+                };
+                workers.stand_in(worker, takes).await?;
             }
-            // The updates wait for room for its tokens.
-            session.run().target(&self.job.tokens[i]).steps(self.steps - start).await?;
-            Ok(())
         };
-        let workers = self.job.beside.iter().enumerate().map(|(i, run)| of_worker(i, run));
-        futures::future::try_join_all(workers).await?;
+        let all = self.job.beside.iter().enumerate().map(|(worker, run)| of_worker(worker, run));
+        futures::future::try_join_all(all).await?;
         Ok(())
     }
 
-    /// Lets the other workers of a training of bounded staleness continue without those that are lost. Ends once all are lost,
-    /// or is dropped.
-    pub(super) async fn absent(&self, session: &Session, start: u64, lost: &Workers) -> Result<(), Error> {
+    /// Lets the other workers of a training of bounded staleness continue without those that are lost. Does not end, unless no
+    /// worker may be lost.
+    pub(super) async fn absent(&self, session: &Session, start: u64, workers: &Workers) -> Result<(), Error> {
         let of_worker = async |worker: usize, nodes: &Vec<String>| {
-            let mut losses = lost.losses();
-            while !lost.lost().contains(&worker) {
-                // The sender of losses lives as long as `lost`.
-                let _ = losses.changed().await;
+            loop {
+                workers.until(worker, false).await;
+                let steps = |node: &String| session.run().target(node).steps(self.steps - start).into_future();
+                let gives_and_takes = async {
+                    futures::future::try_join_all(nodes.iter().map(steps)).await?;
+                    std::future::pending().await
+                };
+                workers.stand_in(worker, gives_and_takes).await?;
             }
-            let steps = nodes.iter().map(|node| session.run().target(node).steps(self.steps - start).into_future());
-            futures::future::try_join_all(steps).await.map(|_| ())
         };
-        let workers = self.job.absent.iter().enumerate().map(|(worker, nodes)| of_worker(worker, nodes));
-        futures::future::try_join_all(workers).await?;
-        Ok(())
+        let all = self.job.absent.iter().enumerate().map(|(worker, nodes)| of_worker(worker, nodes));
+        futures::future::try_join_all(all).await.map(|_: Vec<()>| ())
     }
 
     /// Runs the steps, and the work that is due between them. Once `stop` is ready, the steps that have begun are finished, so
-    /// that the saved state is whole.
+    /// that the saved state is whole. `counted` is the number of updates before the step `start`.
     pub(super) async fn step(
         &self,
         session: &Session,
         start: u64,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
-        workers: &Workers,
+        (workers, counted): (&Workers, u64),
     ) -> Result<(How, u64), Error> {
         tokio::pin!(stop);
-        let mut told = Vec::new();
-        let (mut step, mut pace, mut stops, mut counted) = (start, 1, false, workers.living().len());
+        let (mut step, mut pace, mut stops, mut version) = (start, 1, false, None);
         let mut watch = self.watch(start, observer)?;
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
             let count = self.next_stop(step, pace, &traces.steps) - step;
-            // The turns of the others are counted anew, and so are the steps by which one is ahead.
-            let living = workers.living();
-            if counted != living.len() {
-                counted = living.len();
+            let came = workers.joining().await;
+            for join in came.iter().filter_map(|&worker| self.job.joins.get(worker)) {
+                session.run().target(join).await?;
+            }
+            workers.joined(&came);
+            workers.report(step, observer)?;
+            // Those that are ahead are so of others now, or by more than before.
+            if version.is_some_and(|version| version != workers.version()) || !workers.dealer.is_in_turns() {
+                let living = workers.living();
                 self.level(session, |worker| living.contains(&worker)).await?;
             }
+            version = Some(workers.version());
+            let before = counted + (step - start);
             let began = Instant::now();
             let segment = async {
                 match traces.steps.contains(&step) {
-                    true => self.trace(session, step, count, observer, &mut traces, workers).await,
-                    false => self.segment(session, step, count, observer, workers).await,
+                    true => self.trace(session, step, count, observer, &mut traces, (workers, before)).await,
+                    false => self.segment(session, step, count, observer, (workers, before)).await,
                 }
             };
             let count = heard(segment, stop.as_mut(), &mut stops).await?;
-            workers.report(&mut told, observer)?;
+            workers.stepped();
             step += count;
+            workers.report(step, observer)?;
             let took = began.elapsed().as_secs_f64().max(1e-6);
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
             let is_over = step >= self.steps;
@@ -99,7 +120,7 @@ impl Trainer {
             let between = async {
                 // A training continued from a saved state does not evaluate that step again, so it is evaluated first, even if
                 // the training is to end.
-                let looked = self.look(session, step, observer, &mut watch).await;
+                let looked = self.look(session, step, observer, &mut watch, workers).await;
                 let kept = if saves { self.save(session, step, is_last, observer).await } else { Ok(false) };
                 // Of two errors, the first is reported.
                 let is_enough = looked?;
@@ -157,17 +178,18 @@ impl Trainer {
         soon.min(due)
     }
 
-    /// Runs steps and reports the loss when it is due. Returns the number of steps that were done: fewer if a worker was lost.
+    /// Runs steps and reports the loss when it is due; `before` is the number of updates so far. Returns the number of steps
+    /// that were done: fewer if a worker was lost.
     async fn segment(
         &self,
         session: &Session,
         step: u64,
         count: u64,
         observer: &mut dyn Observer,
-        workers: &Workers,
+        (workers, before): (&Workers, u64),
     ) -> Result<u64, Error> {
         if self.job.steps.len() > 1 {
-            return self.each_its_own(session, step, count, observer, workers).await;
+            return self.each_its_own(session, step, count, observer, (workers, before)).await;
         }
         let nodes = &self.job.steps[0];
         let feeds = self.beside_batches();
@@ -209,43 +231,57 @@ impl Trainer {
         Ok(count)
     }
 
-    /// Runs the steps of workers that do not wait for each other: they take turns. The reported value is the mean over the last
-    /// step of each. Returns the number of steps that were done: those of a worker that was lost meanwhile do not count.
+    /// Runs the steps of workers that do not wait for each other. The reported value is the mean over the last step of each.
+    /// Returns the number of steps that were done.
     async fn each_its_own(
         &self,
         session: &Session,
         step: u64,
         count: u64,
         observer: &mut dyn Observer,
-        workers: &Workers,
+        (workers, before): (&Workers, u64),
     ) -> Result<u64, Error> {
+        // One may have been lost since the last step.
+        self.deal_again(session, workers, before, &[]).await?;
         let (living, feeds) = (workers.living(), self.beside_batches());
         let turns = living.len() as u64;
-        let of_worker = async |first: u64, worker: usize| -> Result<Option<(u64, Vec<f64>)>, Error> {
-            let (nodes, own) = (&self.job.steps[worker], (step + count - first).div_ceil(turns));
-            let run = session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).steps(own).await;
-            let ran = match run {
-                Ok(ran) => ran,
-                Err(failure) => {
-                    let number = |own: u64| first + own.saturating_sub(1) * turns + 1;
-                    return match self.explained(session, failure, worker, number).await {
-                        Error::Failed(failure) => Ok(workers.without(worker, failure).map(|()| None)?),
-                        error => Err(error),
-                    };
-                }
+        let spread = self.sections.train.staleness.map_or(u64::MAX, |_| 1);
+        let plan = workers.dealer.plan(step, count, &living, spread);
+        let of_worker = async |worker: usize, own: u64| -> Result<Option<Vec<f64>>, Error> {
+            let nodes = &self.job.steps[worker];
+            let run = session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).steps(own).into_future();
+            let ran = tokio::select! {
+                ran = run => ran,
+                () = workers.until(worker, false) => return Ok(None),
             };
-            let values = ran.values.iter().map(number).collect::<Result<_, Error>>()?;
-            Ok(Some((own, values)))
+            let failure = match ran {
+                Ok(ran) => {
+                    workers.dealer.done(worker, own);
+                    return ran.values.iter().map(number).collect::<Result<_, Error>>().map(Some);
+                }
+                Err(failure) => failure,
+            };
+            match self.explained(session, failure, worker, |own| step + own.saturating_sub(1) * turns + 1).await {
+                Error::Failed(failure) => self.leave_out(session, workers, worker, failure).await.map(|()| None),
+                error => Err(error),
+            }
         };
-        // Each begins with the step of its first turn, if there is one.
-        let first = |turn: u64| (step..step + count.min(turns)).find(|at| at % turns == turn);
-        let runs = (0..turns).zip(living).filter_map(|(turn, worker)| Some(of_worker(first(turn)?, worker)));
-        let ran = futures::future::try_join_all(runs).await?;
-        let ran: Vec<(u64, Vec<f64>)> = ran.into_iter().flatten().collect();
-        let done = ran.iter().map(|(own, _)| own).sum::<u64>();
+        let planned: Vec<(usize, u64)> = living.into_iter().zip(plan).filter(|(_, own)| *own > 0).collect();
+        let ran = futures::future::try_join_all(planned.iter().map(|&(worker, own)| of_worker(worker, own))).await?;
+        let (mut done, mut lost, mut values) = (0, Vec::new(), Vec::new());
+        for (one, ran) in planned.into_iter().zip(ran) {
+            match ran {
+                Some(own) => {
+                    done += one.1;
+                    values.push(own);
+                }
+                None => lost.push(one),
+            }
+        }
+        done += self.deal_again(session, workers, before + done, &lost).await?;
         let last = step + done;
-        if done > 0 && (last.is_multiple_of(self.record) || last >= self.steps) {
-            let mean = |k: usize| ran.iter().map(|(_, values)| values[k]).sum::<f64>() / ran.len() as f64;
+        if !values.is_empty() && (last.is_multiple_of(self.record) || last >= self.steps) {
+            let mean = |k: usize| values.iter().map(|own| own[k]).sum::<f64>() / values.len() as f64;
             let means: Vec<f64> = (0..self.names().len()).map(mean).collect();
             observer.trained(last, &means)?;
         }

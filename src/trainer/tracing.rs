@@ -47,8 +47,8 @@ impl Trainer {
     }
 
     /// Runs steps one after the other, and traces them; reports the traces once the last of those is done. Of workers that do
-    /// not wait for each other, each step is that of the worker whose turn it is. Returns the number of steps that were done:
-    /// fewer if a worker was lost.
+    /// not wait for each other, each step is that of the worker whose turn it is. `before` is the number of updates so far.
+    /// Returns the number of steps that were done: fewer if a worker was lost.
     pub(super) async fn trace(
         &self,
         session: &Session,
@@ -56,25 +56,37 @@ impl Trainer {
         count: u64,
         observer: &mut dyn Observer,
         traces: &mut Traces,
-        workers: &Workers,
+        (workers, before): (&Workers, u64),
     ) -> Result<u64, Error> {
         let feeds = self.beside_batches();
         let mut done = 0;
         while done < count {
-            let living = if self.job.steps.len() > 1 { workers.living() } else { vec![0] };
-            let worker = living[((step + done) % living.len() as u64) as usize];
+            let is_apart = self.job.steps.len() > 1;
+            let worker = match is_apart {
+                true => {
+                    let living = workers.living();
+                    let turns = workers.dealer.plan(step + done, 1, &living, u64::MAX);
+                    let turn = living.into_iter().zip(turns).find(|(_, own)| *own > 0);
+                    turn.map_or(0, |(worker, _)| worker)
+                }
+                false => 0,
+            };
             let nodes = &self.job.steps[worker];
             let ran = match session.run().feeds(&feeds).fetches(nodes.fetches()).target(&nodes.run).traced().await {
                 Ok(ran) => ran,
                 Err(failure) => match self.explained(session, failure, worker, |_| step + done + 1).await {
-                    Error::Failed(failure) if self.job.steps.len() > 1 => {
-                        workers.without(worker, failure)?;
-                        return Ok(done);
+                    Error::Failed(failure) if is_apart => {
+                        self.leave_out(session, workers, worker, failure).await?;
+                        let run = self.deal_again(session, workers, before + done, &[(worker, 1)]).await?;
+                        return Ok(done + run);
                     }
                     error => return Err(error),
                 },
             };
             traces.add(ran.traces);
+            if is_apart {
+                workers.dealer.done(worker, 1);
+            }
             done += 1;
             let last = step + done;
             if last.is_multiple_of(self.record) || last >= self.steps {

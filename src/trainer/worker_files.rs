@@ -28,7 +28,7 @@ impl Trainer {
     pub(super) async fn holding<T>(
         &self,
         session: &Session,
-        loads: &[String],
+        loads: &[&str],
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if loads.is_empty() {
@@ -40,7 +40,7 @@ impl Trainer {
         let load = async {
             let _turn = turn.lock().await;
             for load in loads {
-                session.run().target(load).await?;
+                session.run().target(*load).await?;
             }
             Ok::<(), Error>(())
         };
@@ -50,9 +50,9 @@ impl Trainer {
         };
         let _turn = turn.lock().await;
         if count.load(Ordering::SeqCst) == 1 {
-            for unload in &self.job.unloads {
-                // A failed session cannot run it.
-                let _ = session.run().target(unload).await;
+            for held in self.job.held.iter().flatten().flatten() {
+                // A failed session cannot run it, and a lost worker has none.
+                let _ = session.run().target(&held.unload).await;
             }
         }
         drop(holder);

@@ -12,6 +12,7 @@ mod doctor;
 mod documents;
 mod door;
 mod door_memory;
+mod elastic;
 mod endings;
 mod examples;
 mod exits;

@@ -81,6 +81,9 @@ pub struct TrainSection {
     /// The number of tasks of job `worker` that have the model, each with its part of a batch; 0: it is placed by its device
     /// names.
     pub workers: usize,
+    /// The least number of `workers`, in mode async, with which the training begins and continues: the others may come and go.
+    /// `None`: all begin, and one is enough to continue.
+    pub fewest: Option<usize>,
     /// The number of tasks of job `ps` over which the variables are spread; 0: they are placed by their device names.
     pub ps: usize,
     /// The cooperation of workers.
@@ -122,6 +125,7 @@ impl TrainSection {
             epochs: None,
             metrics: Vec::new(),
             workers: 0,
+            fewest: None,
             ps: 0,
             mode: UpdateMode::Sync,
             backup: 0,
@@ -133,6 +137,14 @@ impl TrainSection {
     /// The number of workers that an update waits for, if they make it together.
     pub fn needed(&self) -> usize {
         self.workers.saturating_sub(self.backup).max(1)
+    }
+
+    /// The number of workers with which a training that has begun continues, if the others are lost.
+    pub fn least(&self) -> usize {
+        match self.mode {
+            UpdateMode::Async => self.fewest.unwrap_or(1),
+            UpdateMode::Sync | UpdateMode::Mirrored => self.needed(),
+        }
     }
 
     /// The number of examples that a step takes from the data, given the number that an update in mode sync counts as a
@@ -241,7 +253,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "metrics" => section.metrics = names(value, path)?,
             "steps" => section.steps = Some(count(value, path)?),
             "epochs" => section.epochs = Some(count(value, path)?),
-            "workers" => section.workers = tasks(value, path)?,
+            "workers" => (section.fewest, section.workers) = workers(value, path)?,
             "ps" => section.ps = tasks(value, path)?,
             "mode" => section.mode = one_of(&UpdateMode::NAMES, value, path)?,
             "backup" => section.backup = tasks(value, path)?,
@@ -269,6 +281,11 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
         ));
     }
+    if section.fewest.is_some() && section.mode != UpdateMode::Async {
+        return Err(missing(
+            "\"workers\" may come and go, with a \"min\" and a \"max\", in mode async alone: in the other modes, state one number",
+        ));
+    }
     if section.staleness.is_some() && section.mode != UpdateMode::Async {
         return Err(missing(
             "\"staleness\" is how many steps a worker may be ahead in mode async; in the other modes, no worker is ahead",
@@ -278,6 +295,27 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
         return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
     }
     Ok(section)
+}
+
+/// A number of workers, or the least and the greatest one: the least, if there are both, and the greatest.
+fn workers(value: &Value, path: Path) -> Read<(Option<usize>, usize)> {
+    let Kind::Object(members) = &value.kind else { return Ok((None, tasks(value, path)?)) };
+    let (mut min, mut max) = (None, None);
+    for Member { key, at, value } in members {
+        let path = path.key(key);
+        match &**key {
+            "min" => min = Some(tasks(value, path)?),
+            "max" => max = Some(tasks(value, path)?),
+            _ => return Err(unknown(key, *at, path, &["min", "max"])),
+        }
+    }
+    match (min, max) {
+        (Some(min @ 1..), Some(max)) if min <= max => Ok((Some(min), max)),
+        _ => {
+            let why = "\"workers\" is a number, or has a \"min\" from 1 and a \"max\" of at least as many";
+            Err(Fault::content(value, path, why))
+        }
+    }
 }
 
 fn staleness(value: &Value, path: Path) -> Read<usize> {

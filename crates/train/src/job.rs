@@ -3,6 +3,7 @@
 
 mod accumulator;
 mod backup;
+mod elsewhere;
 mod exchange;
 mod kept;
 mod mirrored;
@@ -17,6 +18,7 @@ mod worker_file;
 use std::collections::HashSet;
 use std::ops::Range;
 
+pub use self::elsewhere::Elsewhere;
 pub use self::kept::{Kept, restore};
 use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
@@ -31,7 +33,7 @@ use meshtf_graph::gradient::Gradient;
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::{cast, on};
 use meshtf_graph::variable::{Variable, add_init, variable_of};
-use meshtf_graph::{Graph, GraphBuilder, Node, NodeId, Output};
+use meshtf_graph::{Graph, GraphBuilder, Node, NodeDef, NodeId, Output};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
@@ -65,11 +67,15 @@ pub struct TrainingGraph {
     pub steps: Vec<StepNodes>,
     /// The loss and the metrics of one replica, for evaluations: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
+    /// The names of what evaluations feed and fetch, on other workers than the first.
+    pub elsewhere: Elsewhere,
     /// The nodes that run in parallel with the steps, as often as they do: the workers, if an update does not wait for all of
     /// them.
     pub beside: Vec<String>,
     /// For each of those, the node that takes one of its tokens, of which it gets one for each update.
     pub tokens: Vec<String>,
+    /// For each of those, the node that makes the token of the next update its only one. Run between two updates.
+    pub joins: Vec<String>,
     /// For each worker of a training of bounded staleness, nodes to be run when the worker is lost, each as often as there are
     /// steps: they give the others its tokens, and take those that the others give it.
     pub absent: Vec<Vec<String>>,
@@ -78,15 +84,11 @@ pub struct TrainingGraph {
     pub levels: Vec<Level>,
     /// Run before the first step, in this order, whether the variables were initialised or restored.
     pub begin: Vec<String>,
-    /// Run before that: each has a worker read a file that is stored on it.
-    pub loads: Vec<String>,
-    /// Run once the steps are over: each has a worker release such a file.
-    pub unloads: Vec<String>,
     /// A queue of batches for each replica.
     pub queues: Vec<QueueNodes>,
-    /// For the first replica, part by part, the nodes that take examples of those that are stored on the workers.
-    pub held: Vec<Option<Held>>,
-    /// Leftovers of a training that was killed.
+    /// For each replica, part by part, the nodes that take examples of those that are stored on the workers.
+    pub held: Vec<Vec<Option<Held>>>,
+    /// Leftovers of a training that was killed, beside those in the queues of batches.
     pub drains: Vec<Drain>,
     /// All variables.
     pub variables: Vec<Variable>,
@@ -172,7 +174,16 @@ pub fn job_within(
     }
     let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
     let replicas = Replicas::of(&graph, train, parts, &constants);
-    let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
+    let Filled { mut defs, queues, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
+    let evaluated: Vec<String> = std::iter::once(&train.loss).chain(looked_at.clone()).cloned().collect();
+    let (elsewhere, copies) = match &sections.evaluate {
+        Some(section) => {
+            let classes = section.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]);
+            replicas.elsewhere(&evaluated.iter().chain(classes).map(String::as_str).collect::<Vec<_>>())?
+        }
+        None => <(Elsewhere, Vec<NodeDef>)>::default(),
+    };
+    defs.extend(copies);
     let mut g = GraphBuilder::from(Graph::new(defs)?);
     for name in train.metrics.iter().chain(looked_at.clone()) {
         check_metric(&g, name, replicas.outputs(&g, name, &[0])?[0])?;
@@ -202,8 +213,7 @@ pub fn job_within(
         |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
-    let Beside { begin, drains: others, workers, levels, absent, gates, after } = made.beside;
-    drains.extend(others);
+    let Beside { begin, drains, workers, joins, levels, absent, gates, after } = made.beside;
     let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
     let (whole, places) = mirrored::sooner(whole, &made.early)?;
     let moved = |output: Output| Output { node: places[output.node.index()], ..output };
@@ -213,20 +223,19 @@ pub fn job_within(
         assign: variable.assign.map(moved),
         ..variable
     };
-    let of_held = |of: fn(&Held) -> &String| held.iter().flatten().flatten().map(of).cloned();
     Ok(TrainingGraph {
         init,
         steps,
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
+        joins,
         absent,
         levels,
         begin: begin.into_iter().collect(),
-        loads: of_held(|held| &held.load).collect(),
-        unloads: of_held(|held| &held.unload).collect(),
-        held: held.first().cloned().unwrap_or_default(),
+        held,
         drains,
-        evaluated: std::iter::once(&train.loss).chain(looked_at).cloned().collect(),
+        evaluated,
+        elsewhere,
         queues,
         variables: made.state.into_iter().map(|kept| moved(kept.variable)).collect(),
         restores,
@@ -272,6 +281,7 @@ struct Beside {
     begin: Option<String>,
     drains: Vec<Drain>,
     workers: Vec<String>,
+    joins: Vec<String>,
     levels: Vec<Level>,
     absent: Vec<Vec<String>>,
     /// Nodes whose first input is to be replaced, with the name of the new one.

@@ -57,6 +57,8 @@ pub(super) struct Attempt {
     pub has_begun: AtomicBool,
     /// Whether a signal asks the training to end.
     pub is_asked: AtomicBool,
+    /// Whether it follows the loss of a task.
+    pub is_after_loss: bool,
 }
 
 /// The number of steps per second by the clock, evaluations and saving included. The steps of half a minute count, since several

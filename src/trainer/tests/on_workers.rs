@@ -6,6 +6,7 @@ use crate::Client;
 use meshtf_checkpoint::DataDir;
 use meshtf_tensor::npy;
 use meshtf_train::file::{DataSource, Take};
+use meshtf_train::job::Held;
 
 use super::*;
 
@@ -47,7 +48,7 @@ impl Setup {
     /// How many elements of each file each worker holds.
     async fn held(&self) -> Vec<usize> {
         let mut held = Vec::new();
-        for load in &self.trainer.job.loads {
+        for Held { load, .. } in self.trainer.job.held.iter().flatten().flatten() {
             let value = load.replace("/load", "/value");
             // A worker that never read the file has no value.
             let value = self.session.run().fetch(&value).await;

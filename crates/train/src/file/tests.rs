@@ -35,7 +35,9 @@ fn what_is_said_is_read() {
     };
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
-    assert!(train.mode == UpdateMode::Async && init == ["start"]);
+    assert!(train.mode == UpdateMode::Async && init == ["start"] && train.fewest.is_none());
+    let some = read(&text.replace(r#""workers": 2"#, r#""workers": {"min": 2, "max": 8}"#)).unwrap().train;
+    assert_eq!((some.fewest, some.workers, some.least()), (Some(2), 8, 2));
     let wanted = EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() };
     assert_eq!(evaluate.unwrap(), wanted);
 }
@@ -260,6 +262,16 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"staleness": 1025}"#, "$.train.staleness", "1025 steps; a worker may be ahead by 1 to 1024"),
         (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
         (r#"{"workers": 5000}"#, "$.train.workers", "more than 4096"),
+        (r#"{"workers": {"min": 2, "max": 5000}}"#, "$.train.workers.max", "more than 4096"),
+        (r#"{"workers": {"min": 0, "max": 3}}"#, "$.train.workers.min", "at least 1"),
+        (r#"{"workers": {"min": 4, "max": 3}}"#, "$.train.workers", "a \"max\" of at least as many"),
+        (r#"{"workers": {"min": 4}}"#, "$.train.workers", "a \"max\" of at least as many"),
+        (r#"{"workers": {"min": 4, "tasks": 5}}"#, "$.train.workers.tasks", "there are min, max"),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": {"min": 1, "max": 2}}"#,
+            "$.train",
+            "in mode async alone",
+        ),
         (
             r#"{"rate": {"exponential": {"rate": 1, "factor": 0.5, "every": 9, "staircase": 1}}}"#,
             "$.train.rate.exponential.staircase",

@@ -102,6 +102,15 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     }
     let begin = give_tokens(g, "train/begin", &global_step, replicas.count(), &set, &home)?;
     beside.begin = Some(g.tensor_name(begin));
+    for i in 0..replicas.count() {
+        let queue = g.settled().output(&format!("{}/queue", token(i)))?;
+        let drop = g.settled().output(&format!("{}/drain", token(i)))?;
+        let join = on(g, &home, |g| {
+            let next = read(g, global_step.handle, global_step.is_ref, DType::I64).build()?;
+            g.op("QueueEnqueueV2").name("train/join").input(queue).input(next).control(drop).build()
+        })?;
+        beside.joins.push(g.tensor_name(join));
+    }
     let team = Team { loss: means[0], metrics: means[1..].to_vec(), run };
     let state = own.into_iter().chain(added).map(Kept::alone).collect();
     Ok(Made { init, teams: vec![team], state, early: 0..0, beside })

@@ -24,6 +24,8 @@ pub struct QueueNodes {
     pub feeds: Vec<String>,
     /// Runs to enqueue the values that are fed.
     pub enqueue: String,
+    /// Leftovers of a training that was killed, or of a worker that was lost.
+    pub drain: Drain,
 }
 
 /// The prefix of the names of the queues' nodes.
@@ -36,7 +38,7 @@ pub(super) fn queue(
     parts: &[FedPlaceholder],
     rows: usize,
     capacity: usize,
-) -> (Vec<NodeDef>, QueueNodes, Drain, Vec<Option<Held>>) {
+) -> (Vec<NodeDef>, QueueNodes, Vec<Option<Held>>) {
     let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let shapes: Vec<Shape> =
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
@@ -81,7 +83,7 @@ pub(super) fn queue(
     }
     nodes.push(node("/enqueue", "QueueEnqueueManyV2", inputs, Attrs::from([("Tcomponents", types.into())])));
     let (enqueue, size, drop) = (format!("{own}/enqueue"), format!("{own}/size"), format!("{own}/drain"));
-    (nodes, QueueNodes { feeds, enqueue }, Drain { size, drop }, all)
+    (nodes, QueueNodes { feeds, enqueue, drain: Drain { size, drop } }, all)
 }
 
 /// The nodes of a queue of tokens, each the number of an update that a step of a worker contributes to. The node of that name

@@ -10,7 +10,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
 use super::worker_file::Held;
-use super::{Drain, FedPlaceholder, REPLICA, homes};
+use super::{FedPlaceholder, REPLICA, homes};
 use crate::file::{TrainSection, UpdateMode};
 
 /// The distance between the seeds of two replicas: an odd number, far from the distance of two seeds of one graph.
@@ -22,10 +22,10 @@ const COLOCATED: &[u8] = b"loc:@";
 /// A model of which each worker has a replica.
 pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
-    train: &'a TrainSection,
+    pub train: &'a TrainSection,
     parts: &'a [FedPlaceholder],
     /// By node: whether each replica has a copy.
-    is_copied: Vec<bool>,
+    pub is_copied: Vec<bool>,
     /// By node: whether it is random, with other numbers in other replicas.
     is_drawn: Vec<bool>,
     /// Whether the graph's original nodes are kept in addition to those of the replicas.
@@ -36,7 +36,6 @@ pub(super) struct Replicas<'a> {
 pub(super) struct Filled {
     pub defs: Vec<NodeDef>,
     pub queues: Vec<QueueNodes>,
-    pub drains: Vec<Drain>,
     /// For each replica, part by part, the examples that are stored on its worker.
     pub held: Vec<Vec<Option<Held>>>,
 }
@@ -94,10 +93,7 @@ impl<'a> Replicas<'a> {
 
     /// The prefix of the names of a replica's copies: empty in the first, unless the graph's original nodes are kept.
     pub fn prefix(&self, replica: usize) -> String {
-        match replica + usize::from(self.stays) {
-            0 => String::new(),
-            number => format!("replica_{number}/"),
-        }
+        prefix_of(replica + usize::from(self.stays))
     }
 
     /// A tensor of some replicas.
@@ -136,26 +132,24 @@ impl<'a> Replicas<'a> {
             }
             defs.push(def);
         }
-        let (mut queues, mut drains) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
-        let mut held = Vec::with_capacity(self.count());
+        let (mut queues, mut held) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
         let homes = homes(self.graph, self.train, &self.parts[0].name)?;
         for (i, device) in homes.iter().enumerate() {
             for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
                 let copy = self.copy(node, def, i)?;
                 defs.push(if self.is_drawn[id.index()] { drawn_for(i, node, copy)? } else { copy });
             }
-            let (nodes, queue, drain, own) = queue(i, device, self.parts, rows, capacity);
+            let (nodes, queue, own) = queue(i, device, self.parts, rows, capacity);
             held.push(own);
             defs.extend(nodes);
             queues.push(queue);
-            drains.push(drain);
             if self.stays {
                 let first = defs.iter().zip(self.graph.nodes()).find(|(_, (_, node))| node.op.makes_variable);
                 let home = first.map(|(def, _)| def.device.clone()).unwrap_or_default();
                 defs.extend(tokens(&token(i), &home));
             }
         }
-        Ok(Filled { defs, queues, drains, held })
+        Ok(Filled { defs, queues, held })
     }
 
     /// The device of a variable that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job
@@ -208,19 +202,29 @@ impl<'a> Replicas<'a> {
         if self.stays && node.inputs.iter().any(|input| is_variable(input.node)) {
             def.inputs.push(format!("^{}", token(replica)));
         }
-        if let Some(Attr::Strs(classes)) = def.attrs.get("_class") {
-            let renamed = classes.iter().map(|class| {
-                let with = class.strip_prefix(COLOCATED).and_then(|name| std::str::from_utf8(name).ok());
-                with.map_or_else(|| class.clone(), |with| [COLOCATED, self.named(with, replica).as_bytes()].concat())
-            });
-            let renamed = Attr::Strs(renamed.collect());
-            def.attrs.set("_class", renamed);
-        }
+        renamed_classes(&mut def, |name| self.named(name, replica));
         if node.op.makes_variable && !shared.is_empty() {
             let own = self.prefix(replica) + shared;
             def.attrs.set("shared_name", own.into());
         }
         Ok(def)
+    }
+}
+
+/// The prefix of the copies with this number; those with number 0 have the names of the model.
+pub(super) fn prefix_of(number: usize) -> String {
+    if number == 0 { String::new() } else { format!("replica_{number}/") }
+}
+
+/// Renames the nodes with which a node is colocated.
+pub(super) fn renamed_classes(def: &mut NodeDef, named: impl Fn(&str) -> String) {
+    if let Some(Attr::Strs(classes)) = def.attrs.get("_class") {
+        let renamed = classes.iter().map(|class| {
+            let with = class.strip_prefix(COLOCATED).and_then(|name| std::str::from_utf8(name).ok());
+            with.map_or_else(|| class.clone(), |with| [COLOCATED, named(with).as_bytes()].concat())
+        });
+        let renamed = Attr::Strs(renamed.collect());
+        def.attrs.set("_class", renamed);
     }
 }
 
