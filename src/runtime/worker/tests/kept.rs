@@ -21,7 +21,7 @@ impl Bench {
         }
         let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
         let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
-        let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+        let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
         let plan = plan(&Graph::new(defs).unwrap(), &[DeviceFacts::unknown(name)], &signature, &options);
         let mut pieces: Vec<_> = plan.unwrap().pieces.into_iter().map(|piece| (id, piece)).collect();
         let mut taken = TakenOut::default();

@@ -84,8 +84,8 @@ impl<'a> Player<'a> {
         Cost { over: self.over(units), time: end, crossings }
     }
 
-    /// The bytes by which the memories are exceeded if the jobs run one after the other in the order of the graph. By their times,
-    /// the first values of all variables would be there before the first variable has its own.
+    /// The bytes by which the memories are exceeded if the jobs run one after the other in the order of the graph. By their
+    /// times, the first values of all variables would be there before the first variable has its own.
     fn over(&mut self, units: &[usize]) -> u64 {
         let problem = self.problem;
         self.now.fill(0);
