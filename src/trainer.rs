@@ -481,7 +481,7 @@ impl Trainer {
         if start >= self.steps {
             return Ok(Ended { start, step: start, how: How::Done });
         }
-        let workers = there.from_step(of(start).dealer);
+        let workers = there.beginning_with(of(start).dealer);
         let run = async {
             for begin in &self.job.begin {
                 session.run().target(begin).await?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use meshtf::weight_cache::{self, Entry, WeightCache};
@@ -140,7 +140,7 @@ fn list(folder: &Path, entries: Vec<Entry>, json: bool) -> Result<(), Trouble> {
 }
 
 fn described(entry: &Entry) -> Value {
-    let used = entry.used.duration_since(SystemTime::from(UNIX_EPOCH)).unwrap_or_default();
+    let used = entry.used.duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
         "content": entry.content.digits(),
         "node": entry.node,

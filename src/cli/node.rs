@@ -50,7 +50,7 @@ pub(super) const TASK: &str = "task";
 #[command(group(clap::ArgGroup::new(TASK).required(true).args(["name", "spare"])), after_help = "\
 Examples:
   meshtf node --name local/0
-  meshtf node --spare                                  takes the name of a lost task
+  meshtf node --spare                                  takes a lost task's name
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222

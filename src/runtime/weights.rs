@@ -101,7 +101,7 @@ impl Weights {
     ///
     /// # Errors
     /// ResourceExhausted if there is no memory for one.
-    fn from_disk(&self, wanted: &[&Kept], is_wanted: &(impl Fn() -> bool + Sync)) -> Result<Vec<(Content, Tensor)>> {
+    fn read_cache(&self, wanted: &[&Kept], is_wanted: &(impl Fn() -> bool + Sync)) -> Result<Vec<(Content, Tensor)>> {
         let Some(Disk { cache, .. }) = &self.disk else { return Ok(Vec::new()) };
         let budget = Budget::current();
         let read = spread(wanted, wanted.iter().map(|one| one.bytes()), |one| {

@@ -221,7 +221,7 @@ mod tests {
             self.step += count;
         }
 
-        fn to_the_end(mut self, segment: u64, living: &[usize], spread: u64) -> Vec<u64> {
+        fn run_out(mut self, segment: u64, living: &[usize], spread: u64) -> Vec<u64> {
             while self.step < self.end {
                 let own = self.segment(segment, living, spread);
                 assert!(own.iter().sum::<u64>() > 0, "it continues");
@@ -245,7 +245,7 @@ mod tests {
             let firsts = |worker: u64| (start..start + 6).filter(|step| step % 3 == worker).collect::<Vec<_>>();
             let wanted: Vec<u64> = (0..3).flat_map(firsts).collect();
             assert_eq!(play.trained, wanted);
-            all(start, 20, play.to_the_end(5, &[0, 1, 2], u64::MAX));
+            all(start, 20, play.run_out(5, &[0, 1, 2], u64::MAX));
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
             play.dealer.came(2);
             play.segment(9, &[0, 1, 2], spread);
             play.dealer.lost(0, 0);
-            all(2, 90, play.to_the_end(segment, &[1, 2], spread));
+            all(2, 90, play.run_out(segment, &[1, 2], spread));
         }
     }
 
@@ -276,6 +276,6 @@ mod tests {
         let play = Play::new(0, 41, 4);
         play.dealer.lost(3, 0);
         play.dealer.lost(0, 0);
-        all(0, 41, play.to_the_end(6, &[1, 2], 1));
+        all(0, 41, play.run_out(6, &[1, 2], 1));
     }
 }

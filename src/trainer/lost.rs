@@ -83,7 +83,7 @@ impl Workers {
     }
 
     /// The same, from another step on.
-    pub fn from_step(self, dealer: Dealer) -> Workers {
+    pub fn beginning_with(self, dealer: Dealer) -> Workers {
         let lost = lock(&self.away).lost.keys().copied().collect::<Vec<_>>();
         lost.into_iter().for_each(|worker| dealer.lost(worker, 0));
         Workers { dealer, ..self }

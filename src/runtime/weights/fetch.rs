@@ -82,7 +82,7 @@ impl Fetch {
             }
         }
         let in_memory = have.len();
-        let loaded = self.weights().from_disk(&missing, &is_wanted)?;
+        let loaded = self.weights().read_cache(&missing, &is_wanted)?;
         if !is_wanted() {
             return Err(not_wanted());
         }
