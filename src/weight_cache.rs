@@ -48,8 +48,16 @@ struct Header {
 pub struct WeightCache {
     folder: PathBuf,
     limit: u64,
-    /// Bytes of its files, as far as this process knows; `None` until they were counted.
-    used: Mutex<Option<u64>>,
+    used: Mutex<Option<Used>>,
+}
+
+/// Bytes of the files of a folder.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    /// Those that were counted, and those that this process has written since.
+    all: u64,
+    /// Those that this process has written since the count: other processes may have, too.
+    since: u64,
 }
 
 /// A constant that is kept.
@@ -142,8 +150,8 @@ impl WeightCache {
     /// The system's error; nothing is left of the constant then.
     pub fn put(&self, content: &Content, node: &str, value: &Tensor) -> io::Result<()> {
         let Some(elements) = value.bytes() else { return Ok(()) };
-        let path = self.path(content);
-        if elements.len() as u64 > self.limit || path.exists() {
+        let (path, spare) = (self.path(content), self.limit / SPARE);
+        if elements.len() as u64 > self.limit - spare || path.exists() {
             return Ok(());
         }
         make_private(&self.folder)?;
@@ -160,12 +168,21 @@ impl WeightCache {
         file.write_all(elements)?;
         let bytes = file.end()?.metadata()?.len();
         let mut used = lock(&self.used);
-        let all = match *used {
-            Some(used) => used + bytes,
-            None => files(&self.folder)?.iter().map(|file| file.bytes).sum(),
+        let now = match *used {
+            Some(Used { all, since }) if since + bytes <= spare => Used { all: all + bytes, since: since + bytes },
+            _ => Used { all: files(&self.folder)?.iter().map(|file| file.bytes).sum(), since: 0 },
         };
-        *used = Some(if all > self.limit { self.shrink(self.limit - self.limit / SPARE)? } else { all });
+        let fits = now.all <= self.limit;
+        *used = Some(if fits { now } else { Used { all: self.shrink(self.limit - spare)?, since: 0 } });
         Ok(())
+    }
+
+    /// Removes parts of files that other processes left, and files beyond the limit.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn tidy(&self) -> io::Result<()> {
+        self.shrink(self.limit).map(drop)
     }
 
     /// Removes the files that were not used for longest, until the others take no more than `bytes`; returns how much they take.
@@ -174,10 +191,9 @@ impl WeightCache {
         all.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.path.cmp(&b.path)));
         let mut left = 0;
         for file in all {
-            let is_old = file.used.elapsed().is_ok_and(|age| age > LEFT_AFTER);
-            if left + file.bytes <= bytes && !(file.is_part && is_old) {
+            if left + file.bytes <= bytes && !file.was_left() {
                 left += file.bytes;
-            } else if !file.is_part || is_old {
+            } else if !file.is_part || file.was_left() {
                 let _gone = fs::remove_file(&file.path);
             }
         }
@@ -201,7 +217,7 @@ pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
 /// The system's error for the first that cannot be removed; the others are gone.
 pub fn clear(folder: &Path) -> io::Result<(usize, u64)> {
     let (mut count, mut bytes, mut failed) = (0, 0, None);
-    for file in files(folder)?.iter().filter(|file| !file.is_part) {
+    for file in files(folder)?.iter().filter(|file| !file.is_part || file.was_left()) {
         match fs::remove_file(&file.path) {
             Ok(()) => (count, bytes) = (count + 1, bytes + file.bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -220,6 +236,11 @@ struct FileOf {
 }
 
 impl FileOf {
+    /// Whether it is a part that a process left which ended meanwhile.
+    fn was_left(&self) -> bool {
+        self.is_part && self.used.elapsed().is_ok_and(|age| age > LEFT_AFTER)
+    }
+
     fn entry(&self) -> Option<Entry> {
         let name = self.path.file_name()?.to_str()?;
         let content = Content::from_digits(name.strip_suffix(ENDING)?)?;

@@ -27,6 +27,8 @@ use crate::weight_cache::WeightCache;
 
 /// Most constants that wait to be written to the disk; others are not written.
 const MAX_UNWRITTEN: usize = 4096;
+/// Most bytes of them, or one constant that is larger.
+const MAX_UNWRITTEN_BYTES: usize = 256 << 20;
 /// Entries of constants that are gone are removed whenever the number of entries has doubled, from this number on.
 const SWEEP_FROM: usize = 64;
 /// Fewest bytes of constants that are worth another thread.
@@ -48,6 +50,8 @@ struct Memory {
 struct Disk {
     cache: Arc<WeightCache>,
     writer: SyncSender<Unwritten>,
+    /// The bytes in the queue.
+    unwritten: Arc<AtomicUsize>,
 }
 
 type Unwritten = (Kept, Tensor);
@@ -62,28 +66,34 @@ impl Weights {
     pub fn with_cache(cache: WeightCache) -> Arc<Weights> {
         let cache = Arc::new(cache);
         let (writer, unwritten) = sync_channel(MAX_UNWRITTEN);
-        let of_writer = Arc::clone(&cache);
+        let (of_writer, bytes) = (Arc::clone(&cache), Arc::new(AtomicUsize::new(0)));
+        let left = Arc::clone(&bytes);
         let started = thread::Builder::new()
             .name("meshtf-cache".into())
-            .spawn(move || write_all(&of_writer, &unwritten))
+            .spawn(move || write_all(&of_writer, &unwritten, &left))
             .inspect_err(|error| tracing::warn!("weights are not written to the disk: no thread starts: {error}"));
-        let disk = started.is_ok().then_some(Disk { cache, writer });
+        let disk = started.is_ok().then_some(Disk { cache, writer, unwritten: bytes });
         Arc::new(Weights { memory: Mutex::default(), disk })
     }
 
-    /// Notes constants that somebody keeps.
-    pub fn note<'t>(&self, constants: impl IntoIterator<Item = (&'t Content, &'t Tensor)>) {
+    /// Notes constants. Returns the tensors to keep in their place: of equal ones, the one that is known, so that it is at hand
+    /// for as long as any of them is kept.
+    pub fn note(&self, constants: impl IntoIterator<Item = (Content, Tensor)>) -> Vec<(Content, Tensor)> {
         let mut memory = lock(&self.memory);
+        let mut noted = Vec::new();
         for (content, value) in constants {
             if memory.constants.len() >= memory.sweep_at {
                 memory.constants.retain(|_, value| !value.is_gone());
                 memory.sweep_at = SWEEP_FROM.max(2 * memory.constants.len());
             }
-            let known = memory.constants.get(content).is_some_and(|value| !value.is_gone());
-            if !known {
-                memory.constants.insert(*content, value.downgrade());
-            }
+            let known = memory.constants.get(&content).and_then(WeakTensor::upgrade);
+            let value = known.unwrap_or_else(|| {
+                memory.constants.insert(content, value.downgrade());
+                value
+            });
+            noted.push((content, value));
         }
+        noted
     }
 
     /// The constant of a content that is in memory.
@@ -118,17 +128,18 @@ impl Weights {
     /// Has a constant written to the disk, soon. If there is no room in the queue, or little memory, it is not.
     fn write(&self, one: &Kept, value: &Tensor) {
         // Until it is written, it takes memory that a step may need.
-        if let Some(disk) = &self.disk
-            && memory::admit(value.byte_len()).is_ok()
-        {
-            let _full = disk.writer.try_send((one.clone(), value.clone()));
+        let Some(disk) = self.disk.as_ref().filter(|_| memory::admit(value.byte_len()).is_ok()) else { return };
+        let before = disk.unwritten.fetch_add(value.byte_len(), Ordering::Relaxed);
+        let has_room = before == 0 || before.saturating_add(value.byte_len()) <= MAX_UNWRITTEN_BYTES;
+        if !has_room || disk.writer.try_send((one.clone(), value.clone())).is_err() {
+            disk.unwritten.fetch_sub(value.byte_len(), Ordering::Relaxed);
         }
     }
 }
 
 /// Writes constants until the participant is gone. A disk that takes none is reported once, until it takes one again.
-fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>) {
-    let mut is_failing = false;
+fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>, bytes: &AtomicUsize) {
+    let mut is_failing = cache.tidy().is_err();
     for (Kept { content, node, .. }, value) in unwritten {
         match cache.put(&content, &node, &value) {
             Ok(()) => is_failing = false,
@@ -138,6 +149,7 @@ fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>) {
             }
             Err(_) => {}
         }
+        bytes.fetch_sub(value.byte_len(), Ordering::Relaxed);
     }
 }
 
@@ -187,7 +199,7 @@ mod tests {
     fn a_constant_is_at_hand_for_as_long_as_somebody_keeps_it() {
         let weights = Weights::in_memory();
         let (content, value) = vector(1);
-        weights.note([(&content, &value)]);
+        weights.note([(content, value.clone())]);
         let other = weights.at_hand(&content).unwrap();
         assert_eq!(other.slice::<u8>().unwrap().as_ptr(), value.slice::<u8>().unwrap().as_ptr());
         drop(value);
@@ -197,9 +209,20 @@ mod tests {
         // A constant that is gone takes no entry for long.
         for round in 0..1000u32 {
             let value = Tensor::scalar(round);
-            weights.note([(&Content::of(&value), &value)]);
+            weights.note([(Content::of(&value), value)]);
         }
         assert!(lock(&weights.memory).constants.len() <= SWEEP_FROM);
+    }
+
+    #[test]
+    fn of_equal_constants_the_known_one_is_kept() {
+        let weights = Weights::in_memory();
+        let (content, first) = vector(1);
+        let (_, second) = vector(1);
+        let kept = weights.note([(content, first), (content, second)]);
+        assert!(weights.at_hand(&content).is_some());
+        let [(_, one), (_, other)] = &kept[..] else { panic!("{kept:?}") };
+        assert_eq!(one.slice::<u8>().unwrap().as_ptr(), other.slice::<u8>().unwrap().as_ptr());
     }
 
     #[test]

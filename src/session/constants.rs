@@ -55,8 +55,7 @@ impl SentConstants {
             }
         }
         let contents = contents(&values);
-        weights.note(contents.iter().zip(&values));
-        lock(&self.offered).extend(contents.iter().copied().zip(values));
+        lock(&self.offered).extend(weights.note(contents.iter().copied().zip(values)));
         let references = places.into_iter().zip(contents);
         references.map(|((node, attr), content)| Reference { piece: 0, node, attr, content }).collect()
     }
@@ -132,6 +131,22 @@ mod tests {
         let (constants, tensors) = sent.take_out(&mut nodes, &weights);
         assert_eq!((constants.references.len(), constants.beside.len()), (5, 1));
         assert_eq!(tensors, [vector(2000, 2i32)]);
+    }
+
+    #[test]
+    fn equal_constants_of_separate_memory_are_offered_when_the_graph_is_gone() {
+        let (sent, weights) = (SentConstants::default(), Weights::in_memory());
+        let content = Content::of(&vector(20_000, 2.5f32));
+        let mut nodes = ["a", "b"].map(|name| constant(name, vector(20_000, 2.5f32)));
+        drop(sent.take_out(&mut nodes, &weights));
+        assert!(weights.at_hand(&content).is_some());
+        // Another session with a model of its own: it still offers when the first has ended.
+        let other = SentConstants::default();
+        drop(other.take_out(&mut [constant("a", vector(20_000, 2.5f32))], &weights));
+        drop(sent);
+        assert!(weights.at_hand(&content).is_some());
+        drop(other);
+        assert!(weights.at_hand(&content).is_none());
     }
 
     #[test]

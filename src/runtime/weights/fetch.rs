@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
@@ -17,6 +19,10 @@ use crate::runtime::requests::{Asked, Requests};
 
 /// Most registrations whose constants are on their way.
 const MAX_FETCHING: usize = 256;
+/// How often a holder that has too much to do is asked again.
+const MAX_AGAIN: u32 = 12;
+/// The pause before that: doubled each time, up to a second.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Inquiries that are under way at a time: the next one is sent while one is answered.
 const AT_ONCE: usize = 2;
 
@@ -92,7 +98,7 @@ impl Fetch {
         if !missing.is_empty() {
             self.take(session, &missing, holders, &mut have, is_wanted)?;
         }
-        self.weights().note(&have);
+        let have: HashMap<Content, Tensor> = self.weights().note(have).into_iter().collect();
         let bytes = missing.iter().map(|one| one.bytes()).sum();
         tracing::debug!(
             target: "meshtf::weights",
@@ -114,8 +120,7 @@ impl Fetch {
     ) -> Result<()> {
         let mut failed = None;
         for holder in holders {
-            let missing: Vec<&Kept> = missing.iter().copied().filter(|one| !have.contains_key(&one.content)).collect();
-            match self.take_from(holder, session, &missing, have, &is_wanted) {
+            match self.patiently(holder, session, missing, have, &is_wanted) {
                 Ok(()) => return Ok(()),
                 // It is not connected, or does not have them: another one may.
                 Err(failure) if matches!(failure.code, Code::Unavailable | Code::NotFound) => failed = Some(failure),
@@ -124,6 +129,28 @@ impl Fetch {
         }
         let none = || Failure::new(Code::Unavailable, "nobody offers the constants that this task lacks");
         Err(failed.unwrap_or_else(none))
+    }
+
+    /// Takes constants from a holder, and asks it again if it has too much to do.
+    fn patiently(
+        &self,
+        holder: &Peer,
+        session: SessionId,
+        missing: &[&Kept],
+        have: &mut HashMap<Content, Tensor>,
+        is_wanted: &impl Fn() -> bool,
+    ) -> Result<()> {
+        let (mut pause, mut left) = (PAUSES[0], MAX_AGAIN);
+        loop {
+            let missing: Vec<&Kept> = missing.iter().copied().filter(|one| !have.contains_key(&one.content)).collect();
+            match self.take_from(holder, session, &missing, have, is_wanted) {
+                Err(failure) if failure.code == Code::ResourceExhausted && left > 0 && is_wanted() => {
+                    thread::sleep(pause);
+                    (pause, left) = ((2 * pause).min(PAUSES[1]), left - 1);
+                }
+                taken => return taken,
+            }
+        }
     }
 
     fn take_from(
