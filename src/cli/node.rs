@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long, value_name = "TASK")]
     name: Option<Task>,
     /// Hold no task until a process of the mesh is lost that held one and does not come back within half a second; then take its
-    /// name. A task that ends by a signal is not lost
+    /// name. A task that is stopped by SIGINT, SIGTERM or SIGHUP is not lost
     #[arg(long)]
     spare: bool,
     /// Compute backend; auto selects the best one available

@@ -36,8 +36,8 @@ Examples:
 INDEX is the index of a device for burn programs that connect now (`--burn`).
 VERSION is the release of the node's meshtf. A node that speaks another version
 of the protocol is listed without its task, with its release and protocol. One
-that only other nodes reach, through a firewall, is listed with their tasks. A spare
-(`meshtf node --spare`) has no task until one is lost.
+that only other nodes reach, through a firewall, is listed with their tasks. A
+spare (`meshtf node --spare`) has no task until one is lost.
 Below the list are pairs of tasks that cannot reach each other: steps that need
 both fail.")]
 pub struct Args {

@@ -31,7 +31,8 @@ impl Node {
     }
 
     /// Waits, as a spare, until a process that holds a task is lost, and nobody has taken its name for a while. A task that
-    /// another node can still reach, or that has left, is not lost. Returns its name.
+    /// another node can still reach, or that has left, is not lost. `before` are tasks that were lost before this participant
+    /// joined. Returns its name, and the other lost tasks.
     ///
     /// # Errors
     /// If this participant leaves the mesh.
@@ -39,18 +40,24 @@ impl Node {
     /// # Cancellation
     /// Dropping the future only ends the wait.
     #[doc(hidden)]
-    pub async fn lost_task(&self) -> Result<Task, NodeError> {
+    pub async fn lost_task(&self, mut before: BTreeSet<Task>) -> Result<(Task, BTreeSet<Task>), NodeError> {
         let mut watch = self.mesh.lost_tasks();
         let apart = Duration::from_millis(self.mesh.incarnation().0 % APART_MS);
         let gone = || NodeError::from(MeshError::Left);
         loop {
-            watch.wait_for(|lost| !lost.is_empty()).await.map_err(|_| gone())?;
+            watch.wait_for(|lost| !lost.is_empty() || !before.is_empty()).await.map_err(|_| gone())?;
             tokio::time::sleep(COMES_BACK_WITHIN + apart).await;
-            let lost: BTreeSet<Task> = watch.borrow().clone();
             // Alone, it is this participant that is lost.
-            let has_peers = !self.mesh.cluster().is_empty();
-            if let Some(task) = lost.into_iter().find(|task| has_peers && !self.is_up(task)) {
-                return Ok(task);
+            if !self.mesh.cluster().is_empty() {
+                before.retain(|task| !self.is_up(task));
+                let mut lost: BTreeSet<Task> =
+                    watch.borrow().iter().filter(|task| !self.is_up(task)).chain(&before).cloned().collect();
+                // Of several, not every spare takes the same.
+                let one = self.mesh.incarnation().0 as usize % lost.len().max(1);
+                if let Some(task) = lost.iter().nth(one).cloned() {
+                    lost.remove(&task);
+                    return Ok((task, lost));
+                }
             }
             tokio::time::sleep(LOOKS).await;
         }

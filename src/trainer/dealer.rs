@@ -99,8 +99,12 @@ impl Dealer {
         self.changed.send_replace(());
     }
 
-    /// A worker that was lost is there again.
+    /// A worker that was lost is there again. If the loss was not noticed here, the others get the batches that it was sent.
     pub fn came(&self, worker: usize) {
+        let has_some = |hand: &Hand| !hand.is_out && (!hand.sent.is_empty() || hand.reserved > 0);
+        if has_some(&lock(&self.dealt).hands[worker]) {
+            self.lost(worker, 0);
+        }
         lock(&self.dealt).hands[worker].is_out = false;
         self.changed.send_replace(());
     }
@@ -269,6 +273,18 @@ mod tests {
             play.dealer.lost(0, 0);
             all(2, 90, play.run_out(segment, &[1, 2], spread));
         }
+    }
+
+    #[test]
+    fn the_batches_of_a_worker_that_is_back_before_its_loss_was_noticed_are_dealt_again() {
+        let mut play = Play::new(0, 40, 2);
+        play.segment(8, &[0, 1], u64::MAX);
+        assert!(!play.take(1, 3).is_empty());
+        // Its process is a new one, with an empty queue.
+        play.dealer.came(1);
+        let mut trained = play.run_out(5, &[0, 1], u64::MAX);
+        trained.sort_unstable();
+        assert_eq!(trained, (0..40).collect::<Vec<_>>());
     }
 
     #[test]

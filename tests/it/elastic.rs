@@ -66,7 +66,7 @@ fn a_worker_that_updates_do_not_need_is_left_out_and_taken_in_again() {
 fn each_example_is_trained_once_an_epoch_whoever_goes_or_comes() {
     const EXAMPLES: usize = 240;
     const BATCH: usize = 4;
-    const EPOCHS: usize = 40;
+    const EPOCHS: usize = 60;
     let sandbox = Sandbox::new();
     sandbox.file("x.npy", npy(EXAMPLES, EXAMPLES, |i| f32::from(i / EXAMPLES == i % EXAMPLES)));
     let graph = sandbox.file(
@@ -149,7 +149,8 @@ fn a_training_says_once_that_it_has_no_use_for_a_node() {
     let training = sandbox.start(&["train", &graph, "--steps", "100000000", "--report", "50"]);
     reach(&training, 100);
     let _more = ["worker/1", "worker/2"].map(|name| sandbox.node(name));
-    says(&training, " is up and takes no part: \"workers\" is 1", 1);
+    // One of them, or both if they are seen at once.
+    says(&training, " no part: \"workers\" is 1", 1);
     training.signal("INT");
     let ended = training.end();
     assert_eq!(ended.stderr.matches(" no part: ").count(), 1, "{}", ended.stderr);

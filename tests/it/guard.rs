@@ -163,6 +163,20 @@ fn spares_take_the_names_of_a_lost_ps_and_of_a_lost_worker() {
 }
 
 #[test]
+fn spares_take_the_names_of_tasks_that_are_lost_at_once() {
+    let sandbox = Sandbox::new();
+    let Mesh { ps, worker, _master } = mesh(&sandbox);
+    let _spares = [spare(&sandbox), spare(&sandbox)];
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == 2), "{:?}", listed(&sandbox));
+    let all = listed(&sandbox).0;
+    for lost in [ps, worker] {
+        lost.unwrap().process.signal("KILL");
+    }
+    // If both want one name first, the one that does not get it takes the other.
+    assert!(wait_until(2 * SPEAKS_WITHIN, || listed(&sandbox) == (all.clone(), 0)), "{:?}", listed(&sandbox));
+}
+
+#[test]
 fn a_spare_does_not_take_the_name_of_a_task_that_left() {
     let sandbox = Sandbox::new();
     let Mesh { ps, worker, _master } = mesh(&sandbox);

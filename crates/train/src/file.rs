@@ -227,6 +227,15 @@ fn sections(value: &Value) -> Read<Sections> {
     let missing = |key: &str| Fault::content(value, root, format!("\"{key}\" is missing, which says how to train"));
     let data = data::data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
     let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;
+    if let (Some(_), Some((name, _))) =
+        (train.fewest, data.feed.iter().find(|(_, source)| source.take == Take::WorkerFile))
+    {
+        return Err(Fault::content(
+            value,
+            root.key("train").key("workers"),
+            format!("{name} is on_workers: each worker has examples of its own, so state one number of workers"),
+        ));
+    }
     let evaluate = value.get("evaluate").map(|value| evaluate::evaluate(value, root.key("evaluate"))).transpose()?;
     let init = value.get("init").map_or(Ok(Vec::new()), |value| names(value, root.key("init")))?;
     Ok(Sections { data, train, evaluate, init })

@@ -1,6 +1,8 @@
 //! The way back of a guarded session after the loss of a task: the session waits until the task is there again, has its pieces
 //! registered, puts the state of the newest cut back on all tasks, and computes the steps since then again.
 
+mod pause;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
+use self::pause::{MAX_ATTEMPTS, pause};
 use super::guard::{MAX_SPACING, Part, Phase};
 use super::plans::Standing;
 use super::{Machine, Nanos, Of, ToPlan};
@@ -17,11 +20,6 @@ use crate::protocol::{Cluster, Peer};
 
 /// The longest wait for a lost task.
 const WAIT_LIMIT: Nanos = 60_000_000_000;
-/// Most returns to one cut.
-const MAX_ATTEMPTS: u32 = 20;
-/// The wait before the second return to a cut, twice as long each time, and the longest: a link may be down unnoticed.
-const PAUSE: Nanos = 250_000_000;
-const MAX_PAUSE: Nanos = 3_000_000_000;
 /// Most requests for plans that wait for a lost task.
 const MAX_HELD: usize = 64;
 
@@ -294,9 +292,14 @@ impl Machine {
         self.plan_next(cluster)
     }
 
-    /// A device may be missing because its task was lost again: the next look at the cluster decides. Other failures stay.
+    /// A device may be missing because its task was lost again, or a task may not be reached from another: the next look at the
+    /// cluster decides, after a pause and so often at most. Other failures stay.
     fn back_to_waiting(&mut self, failure: &Failure) {
-        if failure.code != Code::Unavailable {
+        let attempts = self.guard.as_mut().map_or(MAX_ATTEMPTS, |guard| {
+            guard.attempts += 1;
+            guard.attempts
+        });
+        if failure.code != Code::Unavailable || attempts >= MAX_ATTEMPTS {
             return self.give_up_recovery(failure);
         }
         self.wait_again();
@@ -566,11 +569,6 @@ impl Machine {
         self.replay();
         true
     }
-}
-
-/// How long the session waits before it goes back to a cut for so many times.
-fn pause(attempts: u32) -> Nanos {
-    attempts.checked_sub(2).map_or(0, |again| (PAUSE << again.min(8)).min(MAX_PAUSE))
 }
 
 /// The failure if a part of the cut exists nowhere any more.
