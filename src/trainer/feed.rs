@@ -87,7 +87,7 @@ impl Trainer {
     }
 
     /// Sends a worker for which updates do not wait its part of each batch, as long as it lives. One that was lost may drop
-    /// batches for which it comes too late, so it gets more than there are steps.
+    /// batches for which it comes too late, so it gets more than there are steps. Does not end, and is to be dropped.
     async fn feed_beside(&self, session: &Session, start: u64, worker: usize, workers: &Workers) -> Result<(), Error> {
         let fed = AtomicU64::new(start);
         let mut end = self.steps;
@@ -97,7 +97,12 @@ impl Trainer {
                 let failure = tokio::select! {
                     sent = self.feed_some(session, steps, worker..worker + 1, &fed) => match sent {
                         Err(Error::Failed(failure)) => Some(failure),
-                        sent => return sent,
+                        Err(error) => return Err(error),
+                        // What it has in its queue is gone if it is lost.
+                        Ok(()) => {
+                            workers.until(worker, false).await;
+                            None
+                        }
                     },
                     () = workers.until(worker, false) => None,
                 };

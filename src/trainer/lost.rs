@@ -105,6 +105,8 @@ impl Workers {
         let mut away = lock(&self.away);
         if let Some(lost) = away.lost.get_mut(&worker) {
             lost.is_ready = false;
+            drop(away);
+            self.change();
             return Ok(());
         }
         let living = self.names.len() - away.lost.len();
@@ -175,6 +177,11 @@ impl Workers {
         if let Some(lost) = lock(&self.away).lost.get_mut(&worker) {
             lost.is_ready = true;
         }
+    }
+
+    /// Returns once a worker that was ready lives, or is to be prepared again.
+    async fn taken_in(&self, worker: usize) {
+        self.when(|| lock(&self.away).lost.get(&worker).is_none_or(|lost| !lost.is_ready)).await;
     }
 
     /// A lost worker could not be prepared.
@@ -312,7 +319,7 @@ impl Trainer {
                 match self.prepare_worker(session, worker).await {
                     Ok(()) => {
                         workers.ready(worker);
-                        workers.until(worker, true).await;
+                        workers.taken_in(worker).await;
                     }
                     Err(failure) => workers.refused(worker, &failure),
                 }
@@ -368,6 +375,7 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use meshtf_train::file::UpdateMode;
     use meshtf_train::{Optimizer, Training};
 
@@ -387,6 +395,17 @@ mod tests {
 
     fn gone() -> Failure {
         Failure::new(Code::Unavailable, "task is gone")
+    }
+
+    #[test]
+    fn a_worker_that_is_lost_again_before_it_is_taken_in_is_prepared_again() {
+        let workers = of(UpdateMode::Async, 3, 0);
+        workers.without(1, gone()).unwrap();
+        workers.ready(1);
+        let mut taken_in = std::pin::pin!(workers.taken_in(1));
+        assert!(taken_in.as_mut().now_or_never().is_none());
+        workers.without(1, gone()).unwrap();
+        assert!(taken_in.now_or_never().is_some());
     }
 
     #[test]
