@@ -95,8 +95,10 @@ pub(super) fn choose(
     let singles: Vec<(usize, Cost)> = problem.common.iter().map(|&device| play(device)).collect();
     let (alone, of_alone) = best_single(&singles, problem.default);
     let on_one = problem.all_on(alone);
-    // The first value would not be on another processor before one device is done.
-    let is_short = of_alone.over == 0 && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
+    // The first value would not be on another processor before one device is done, and none has to cross.
+    let is_short = of_alone.over == 0
+        && of_alone.crossings == 0
+        && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
     let units = if is_short {
         on_one.clone()
     } else {

@@ -130,6 +130,18 @@ fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
 }
 
 #[test]
+fn nodes_follow_variables_that_were_placed_before() {
+    // Two processes of a machine, in turns: no processor is saved, but all weights would cross.
+    let (graph, devices) = (layers(12, 1024), devices(&[1 << 30, 1 << 30]));
+    let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
+    let homes = (0..12).map(|layer| (format!("w{layer}"), devices[layer / 6].name.clone())).collect();
+    let by_cost = Some(ByCost { machines, homes });
+    let plan = planned(&graph, &devices, &PlanOptions { by_cost, ..options(&devices) }, "y11");
+    let values: Vec<u64> = plan.transfers.iter().filter_map(|transfer| transfer.bytes).collect();
+    assert_eq!(values, [4096], "{:?}", plan.transfers);
+}
+
+#[test]
 fn requests_colocation_and_homes_stay() {
     let nodes = r#"
         "x": {"op": "Const", "attrs": {"dtype": "float32", "value": 2.0}},
