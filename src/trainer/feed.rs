@@ -98,7 +98,7 @@ impl Trainer {
                     sent = self.feed_some(session, steps, worker..worker + 1, &fed) => match sent {
                         Err(Error::Failed(failure)) => Some(failure),
                         Err(error) => return Err(error),
-                        // What it has in its queue is gone if it is lost.
+                        // The batches in its queue are gone if it is lost.
                         Ok(()) => {
                             workers.until(worker, false).await;
                             None
