@@ -10,7 +10,7 @@ mod supply;
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -25,9 +25,7 @@ use crate::protocol::Content;
 use crate::protocol::constants::Kept;
 use crate::weight_cache::WeightCache;
 
-/// Most constants that wait to be written to the disk; others are not written.
-const MAX_UNWRITTEN: usize = 4096;
-/// Most bytes of them, or one constant that is larger.
+/// Most bytes of constants that wait to be written to the disk, or one constant that is larger; others are not written.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 20;
 /// Entries of constants that are gone are removed whenever the number of entries has doubled, from this number on.
 const SWEEP_FROM: usize = 64;
@@ -49,7 +47,7 @@ struct Memory {
 /// A cache on the disk, and the queue of the thread that writes to it.
 struct Disk {
     cache: Arc<WeightCache>,
-    writer: SyncSender<Unwritten>,
+    writer: Sender<Unwritten>,
     /// The bytes in the queue.
     unwritten: Arc<AtomicUsize>,
 }
@@ -65,7 +63,7 @@ impl Weights {
     /// Those of one that keeps them on the disk, too.
     pub fn with_cache(cache: WeightCache) -> Arc<Weights> {
         let cache = Arc::new(cache);
-        let (writer, unwritten) = sync_channel(MAX_UNWRITTEN);
+        let (writer, unwritten) = channel();
         let (of_writer, bytes) = (Arc::clone(&cache), Arc::new(AtomicUsize::new(0)));
         let left = Arc::clone(&bytes);
         let started = thread::Builder::new()
@@ -131,7 +129,7 @@ impl Weights {
         let Some(disk) = self.disk.as_ref().filter(|_| memory::admit(value.byte_len()).is_ok()) else { return };
         let before = disk.unwritten.fetch_add(value.byte_len(), Ordering::Relaxed);
         let has_room = before == 0 || before.saturating_add(value.byte_len()) <= MAX_UNWRITTEN_BYTES;
-        if !has_room || disk.writer.try_send((one.clone(), value.clone())).is_err() {
+        if !has_room || disk.writer.send((one.clone(), value.clone())).is_err() {
             disk.unwritten.fetch_sub(value.byte_len(), Ordering::Relaxed);
         }
     }

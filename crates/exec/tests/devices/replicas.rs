@@ -439,7 +439,8 @@ fn an_update_does_not_wait_for_a_worker_that_is_late() {
     assert_eq!(together(&[0, 1]), [2.0, 2.0, 0.0]);
     // It comes for an update that has been made, and its 50 is dropped; then it is with worker 0: the mean of 2 and 6.
     assert_eq!(together(&[2, 0, 2]), [0.0, 4.0, -2.0]);
-    let left = job.drains.iter().map(|drain| run(&mut cluster, &job.graph, &[], &[&drain.size])[0].to_i64().unwrap());
+    let drains = job.queues.iter().map(|queue| &queue.drain).chain(&job.drains);
+    let left = drains.map(|drain| run(&mut cluster, &job.graph, &[], &[&drain.size])[0].to_i64().unwrap());
     // A batch of worker 1, and a token of each worker: that of worker 1 is for the update that was made without it and for the
     // next.
     assert_eq!(left.collect::<Vec<_>>(), [0, 1, 0, 1, 2, 1, 0, 0, 0]);
