@@ -8,6 +8,7 @@ mod fetch;
 mod supply;
 
 use std::collections::HashMap;
+use std::io;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -53,6 +54,24 @@ struct Disk {
 }
 
 type Unwritten = (Kept, Tensor);
+
+/// One of a limited number of slots; dropping it frees it.
+pub(crate) struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    /// A slot, if fewer than `most` are taken.
+    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Turn> {
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        let turn = Turn(Arc::clone(taken));
+        (before < most).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Weights {
     /// Those of a participant that keeps them in memory only.
@@ -137,16 +156,18 @@ impl Weights {
 
 /// Writes constants until the participant is gone. A disk that takes none is reported once, until it takes one again.
 fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>, bytes: &AtomicUsize) {
-    let mut is_failing = cache.tidy().is_err();
-    for (Kept { content, node, .. }, value) in unwritten {
-        match cache.put(&content, &node, &value) {
-            Ok(()) => is_failing = false,
-            Err(error) if !is_failing => {
-                tracing::warn!("weights are not kept in {}: {error}", cache.folder().display());
-                is_failing = true;
-            }
-            Err(_) => {}
+    let mut is_failing = false;
+    let mut note = |result: io::Result<()>| match result {
+        Ok(()) => is_failing = false,
+        Err(error) if !is_failing => {
+            tracing::warn!("weights are not kept in {}: {error}", cache.folder().display());
+            is_failing = true;
         }
+        Err(_) => {}
+    };
+    note(cache.tidy());
+    for (Kept { content, node, .. }, value) in unwritten {
+        note(cache.put(&content, &node, &value));
         bytes.fetch_sub(value.byte_len(), Ordering::Relaxed);
     }
 }

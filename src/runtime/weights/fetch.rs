@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use meshtf_tensor::failure::{Code, Failure, Result, counted};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::memory::Bytes;
 
-use super::{Weights, contents};
+use super::{Turn, Weights, contents};
 use crate::protocol::constants::{Kept, MAX_ASKED, MAX_ASKED_BYTES};
 use crate::protocol::inquiry::{Answer, Inquiry};
 use crate::protocol::{Content, Peer, Reply};
@@ -33,15 +33,6 @@ pub(crate) struct Fetch {
     under_way: Arc<AtomicUsize>,
 }
 
-/// A slot among those that fetch; dropping it frees it.
-pub(crate) struct Turn(Arc<AtomicUsize>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Fetch {
     pub fn new(client: Arc<Requests>) -> Fetch {
         Fetch { client, under_way: Arc::default() }
@@ -57,13 +48,10 @@ impl Fetch {
     /// # Errors
     /// ResourceExhausted if too many wait for theirs.
     pub fn turn(&self) -> Result<Turn> {
-        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        let turn = Turn(Arc::clone(&self.under_way));
-        if before >= MAX_FETCHING {
+        Turn::take(&self.under_way, MAX_FETCHING).ok_or_else(|| {
             let why = format!("{MAX_FETCHING} registrations wait for their constants already");
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
-        Ok(turn)
+            Failure::new(Code::ResourceExhausted, why)
+        })
     }
 
     /// The constants of a session's pieces, from the first of the `holders` that can be reached if this participant does not
@@ -120,7 +108,7 @@ impl Fetch {
     ) -> Result<()> {
         let mut failed = None;
         for holder in holders {
-            match self.patiently(holder, session, missing, have, &is_wanted) {
+            match patiently(&is_wanted, || self.take_from(holder, session, missing, have, &is_wanted)) {
                 Ok(()) => return Ok(()),
                 // It is not connected, or does not have them: another one may.
                 Err(failure) if matches!(failure.code, Code::Unavailable | Code::NotFound) => failed = Some(failure),
@@ -131,28 +119,7 @@ impl Fetch {
         Err(failed.unwrap_or_else(none))
     }
 
-    /// Takes constants from a holder, and asks it again if it has too much to do.
-    fn patiently(
-        &self,
-        holder: &Peer,
-        session: SessionId,
-        missing: &[&Kept],
-        have: &mut HashMap<Content, Tensor>,
-        is_wanted: &impl Fn() -> bool,
-    ) -> Result<()> {
-        let (mut pause, mut left) = (PAUSES[0], MAX_AGAIN);
-        loop {
-            let missing: Vec<&Kept> = missing.iter().copied().filter(|one| !have.contains_key(&one.content)).collect();
-            match self.take_from(holder, session, &missing, have, is_wanted) {
-                Err(failure) if failure.code == Code::ResourceExhausted && left > 0 && is_wanted() => {
-                    thread::sleep(pause);
-                    (pause, left) = ((2 * pause).min(PAUSES[1]), left - 1);
-                }
-                taken => return taken,
-            }
-        }
-    }
-
+    /// Takes those of the constants that are still missing from a holder.
     fn take_from(
         &self,
         holder: &Peer,
@@ -161,7 +128,8 @@ impl Fetch {
         have: &mut HashMap<Content, Tensor>,
         is_wanted: &impl Fn() -> bool,
     ) -> Result<()> {
-        let mut parts = parts(missing).into_iter();
+        let missing: Vec<&Kept> = missing.iter().copied().filter(|one| !have.contains_key(&one.content)).collect();
+        let mut parts = parts(&missing).into_iter();
         let mut asked: VecDeque<(&[&Kept], Asked)> = VecDeque::new();
         loop {
             while asked.len() < AT_ONCE
@@ -191,6 +159,20 @@ impl Fetch {
             if !is_wanted() {
                 return Err(not_wanted());
             }
+        }
+    }
+}
+
+/// Does work with a holder, and again if the holder has too much to do.
+fn patiently(is_wanted: &impl Fn() -> bool, mut work: impl FnMut() -> Result<()>) -> Result<()> {
+    let (mut pause, mut left) = (PAUSES[0], MAX_AGAIN);
+    loop {
+        match work() {
+            Err(failure) if failure.code == Code::ResourceExhausted && left > 0 && is_wanted() => {
+                thread::sleep(pause);
+                (pause, left) = ((2 * pause).min(PAUSES[1]), left - 1);
+            }
+            done => return done,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! node is, from its client, so that a task needs no link with that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 use meshtf_tensor::Tensor;
@@ -14,6 +14,7 @@ use crate::protocol::inquiry::{Answer, Inquiry};
 use crate::protocol::{Content, Envelope, Peer, Reply, ToClient};
 use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
+use crate::runtime::weights::Turn;
 
 /// Most inquiries for constants that are passed on to clients at a time.
 const MAX_PASSED_ON: usize = 64;
@@ -23,15 +24,6 @@ pub(crate) struct Supply {
     client: Arc<Requests>,
     router: Arc<dyn Router>,
     passed_on: Arc<AtomicUsize>,
-}
-
-/// A slot among the inquiries that are passed on; dropping it frees it.
-struct Turn(Arc<AtomicUsize>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Supply {
@@ -78,13 +70,11 @@ impl Supply {
 
     /// Asks a session's client, and passes its answer on. The one that asked compares it with the contents.
     fn pass_on(&self, from: &Peer, id: RequestId, session: SessionId, contents: Vec<Content>, client: Peer) {
-        let is_full = self.passed_on.fetch_add(1, Ordering::Relaxed) >= MAX_PASSED_ON;
-        let turn = Turn(Arc::clone(&self.passed_on));
         let refused = |why: String| Err(Failure::new(Code::ResourceExhausted, why));
-        if is_full {
+        let Some(turn) = Turn::take(&self.passed_on, MAX_PASSED_ON) else {
             let why = format!("{MAX_PASSED_ON} inquiries for constants are being passed on already");
             return reply(&self.router, from, id, refused(why));
-        }
+        };
         let (requests, router, asker) = (Arc::clone(&self.client), Arc::clone(&self.router), from.clone());
         let work = move || {
             let _until_it_is_answered = turn;

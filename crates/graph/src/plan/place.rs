@@ -37,7 +37,7 @@ pub(super) struct Placed {
 /// Places every item.
 ///
 /// # Errors
-/// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs. TooLarge, of the whole graph.
+/// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
 pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceFacts], options: &PlanOptions) -> Result<Placed, PlanError> {
     let mut devices = devices.to_vec();
     devices.sort_by(|a, b| a.name.cmp(&b.name));
