@@ -21,7 +21,7 @@ pub(super) fn best<'a>(
     if open.is_empty() {
         return (first.to_vec(), of_first);
     }
-    let edges: usize = problem.jobs.iter().map(|job| job.inputs.len() + 1).sum();
+    let edges = edges(problem);
     let choices = open.iter().try_fold(1usize, |all, &unit| all.checked_mul(problem.candidates[unit].len()));
     if choices.is_some_and(|choices| choices <= MAX_CHOICES && choices.saturating_mul(edges) <= BUDGET) {
         return every(problem, player, &open, first, of_first);
@@ -36,9 +36,8 @@ pub(super) fn climbed<'a>(
     first: &[usize],
     of_first: Cost,
 ) -> (Vec<usize>, Cost) {
-    let edges: usize = problem.jobs.iter().map(|job| job.inputs.len() + 1).sum();
-    let moves = (BUDGET / edges.max(1)).clamp(MOVES[1], MOVES[0]);
-    let open = by_position(problem);
+    let moves = (BUDGET / edges(problem).max(1)).clamp(MOVES[1], MOVES[0]);
+    let open = with_stores(problem, &by_position(problem));
     let listed = player.list();
     let filled = filled(problem, &open);
     let mut best = (first.to_vec(), of_first);
@@ -51,6 +50,11 @@ pub(super) fn climbed<'a>(
         }
     }
     best
+}
+
+/// The jobs and inputs of jobs that a step plays through.
+fn edges(problem: &Problem) -> usize {
+    problem.jobs.iter().map(|job| job.inputs.len() + 1).sum()
 }
 
 /// The units that leave a choice, in the order of their first jobs that compute.
@@ -104,7 +108,7 @@ fn filled(problem: &Problem, open: &[usize]) -> Vec<usize> {
     let mut devices = problem.common.to_vec();
     devices.sort_by_key(|&device| device != problem.default);
     let mut place = 0;
-    for unit in with_stores(problem, open) {
+    for &unit in open {
         let needed = problem.stored[unit];
         let has_room = |device: usize| room[problem.processors[device].memory].is_none_or(|room| room >= needed);
         while place + 1 < devices.len() && !has_room(devices[place]) {
@@ -152,7 +156,6 @@ struct Climb<'a, 'b> {
 impl Climb<'_, '_> {
     /// Moves units, alone and in rows of neighbours, until no move improves or none is left.
     fn climb(&mut self, open: &[usize]) {
-        let open = with_stores(self.problem, open);
         let mut length = open.len().next_power_of_two();
         let mut has_gained = false;
         while self.moves > 0 {

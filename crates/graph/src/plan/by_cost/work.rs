@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use meshtf_tensor::DType;
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, DeviceSpec, Rates, Task};
+use meshtf_tensor::{DType, PartialShape};
 
 use super::super::group::Groups;
 use super::ByCost;
@@ -135,7 +135,8 @@ impl Problem {
         by_cost: &ByCost,
         mut by_name: impl FnMut(&DeviceSpec) -> Option<usize>,
     ) -> Problem {
-        let (processors, sizes) = processors(devices, by_cost);
+        let machines = machines(devices, by_cost);
+        let (processors, sizes) = processors(devices, &machines);
         let order = in_order(graph);
         let mut at = vec![0; graph.len()];
         order.iter().enumerate().for_each(|(place, id)| at[id.index()] = place);
@@ -149,7 +150,7 @@ impl Problem {
             stored: Vec::new(),
             is_open: Vec::new(),
             processors,
-            ways: ways(devices, by_cost),
+            ways: ways(devices, &machines),
             memories: sizes.iter().map(|size| size.map(|size| usable(size.free))).collect(),
             default,
             common: lists.of(&DeviceSpec::default()),
@@ -307,16 +308,19 @@ impl Problem {
 fn bytes_of(graph: &Graph, output: Output) -> u64 {
     let ty = graph.output_type(output);
     let (Some(size), false) = (ty.dtype.size(), ty.dtype.is_handle()) else { return 0 };
-    let shape = graph.shapes().of(output);
-    let sizes = shape.0.as_deref().unwrap_or_default();
-    sizes.iter().fold(size as u64, |bytes, size| bytes.saturating_mul(size.unwrap_or(1) as u64))
+    bytes_at_least(size, &graph.shapes().of(output))
 }
 
 fn variable_bytes(graph: &Graph, id: NodeId) -> u64 {
     let attrs = &graph.node(id).attrs;
-    let size = attrs.dtype("dtype").ok().and_then(DType::size).unwrap_or(0) as u64;
-    let Ok(shape) = attrs.shape("shape") else { return 0 };
-    shape.0.iter().flatten().fold(size, |bytes, size| bytes.saturating_mul(size.unwrap_or(1) as u64))
+    let size = attrs.dtype("dtype").ok().and_then(DType::size).unwrap_or(0);
+    attrs.shape("shape").map_or(0, |shape| bytes_at_least(size, shape))
+}
+
+/// Bytes of elements of this size, with 1 for each size of the shape that is not known.
+fn bytes_at_least(size: usize, shape: &PartialShape) -> u64 {
+    let sizes = shape.0.iter().flatten();
+    sizes.fold(size as u64, |bytes, size| bytes.saturating_mul(size.unwrap_or(1) as u64))
 }
 
 /// The devices that satisfy a request, of which one is to be chosen.
@@ -391,11 +395,10 @@ fn in_loops(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
     inside
 }
 
-fn processors(devices: &[DeviceFacts], by_cost: &ByCost) -> (Vec<Processor>, Vec<Option<DeviceMemory>>) {
+fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Processor>, Vec<Option<DeviceMemory>>) {
     let mut clocks: HashMap<(usize, bool, u32), usize> = HashMap::new();
     let mut memories: HashMap<(&Task, Option<u32>), usize> = HashMap::new();
     let mut sizes = Vec::new();
-    let machines = machines(devices, by_cost);
     let mut all = Vec::with_capacity(devices.len());
     for (place, device) in devices.iter().enumerate() {
         let is_cpu = device.name.kind == DeviceKind::Cpu;
@@ -427,8 +430,7 @@ fn machines(devices: &[DeviceFacts], by_cost: &ByCost) -> Vec<usize> {
     devices.iter().map(|device| number(&device.name.task)).collect()
 }
 
-fn ways(devices: &[DeviceFacts], by_cost: &ByCost) -> Vec<Way> {
-    let machines = machines(devices, by_cost);
+fn ways(devices: &[DeviceFacts], machines: &[usize]) -> Vec<Way> {
     let mut ways = Vec::with_capacity(devices.len() * devices.len());
     for (from, of_from) in devices.iter().enumerate() {
         for (to, of_to) in devices.iter().enumerate() {
