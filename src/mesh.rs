@@ -27,6 +27,7 @@ mod key;
 mod link;
 mod links;
 mod order;
+mod pace;
 mod port;
 mod registry;
 mod release;

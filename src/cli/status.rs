@@ -207,7 +207,7 @@ fn is_in_use(limit: &LimitStatus) -> bool {
 /// The share of a limit from which on the limit is near.
 const NEAR: f64 = 0.9;
 
-const PEERS: [&str; 6] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "SENT", "RECEIVED"];
+const PEERS: [&str; 7] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "CARRIES", "SENT", "RECEIVED"];
 
 fn peer_row(peer: &PeerStatus) -> TableRow {
     let traffic = |bytes: u64, per_second: f64| match per_second {
@@ -223,6 +223,7 @@ fn peer_row(peer: &PeerStatus) -> TableRow {
         place(&peer.address).to_owned(),
         state,
         peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
+        peer.bulk_bytes_per_second.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", Bytes(rate as usize))),
         traffic(peer.sent_bytes, peer.sent_per_second),
         traffic(peer.received_bytes, peer.received_per_second),
     ];
@@ -353,6 +354,7 @@ fn peer_json(peer: &PeerStatus) -> Value {
         "up_ms": peer.up_ms,
         "heard_ms": peer.heard_ms,
         "round_trip_us": peer.round_trip_us,
+        "bulk_bytes_per_second": peer.bulk_bytes_per_second,
         "sent_bytes": peer.sent_bytes,
         "received_bytes": peer.received_bytes,
         "sent_per_second": peer.sent_per_second,

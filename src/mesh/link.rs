@@ -214,6 +214,7 @@ impl Link {
             up_ms: since(self.began),
             heard_ms: since(heard),
             round_trip_us: self.traffic.round_trip_us(),
+            bulk_bytes_per_second: self.outbound.rate(),
             sent_bytes,
             received_bytes,
             sent_per_second: 0.0,

@@ -26,9 +26,11 @@ use super::address::{Multiaddr, is_same_host, local_name, resolved, without_peer
 use super::admission::{Admitted, Purpose};
 use super::bulk_queue::{BulkQueue, MAX_BULK_MESSAGES};
 use super::cause::broken;
+use super::clock;
 use super::error::MeshError;
 use super::frame::{self, Kind, PREFIX_BYTES, Prefix};
 use super::link::Link;
+use super::pace::Pace;
 use super::port::Port;
 use super::roster::Roster;
 use super::transport::PeerStream;
@@ -60,6 +62,7 @@ pub struct Outbound {
     /// The number of the last bulk message, and the number up to which the peer has acknowledged all of them.
     sent: AtomicU64,
     acknowledged: AtomicU64,
+    pace: Mutex<Pace>,
     arrived: Notify,
     /// Sockets that the peer dialled on request.
     called: Mutex<VecDeque<PeerStream>>,
@@ -182,6 +185,7 @@ impl Outbound {
         let mut queue = lock(&self.queue);
         queue.closed = true;
         queue.bulk.clear();
+        lock(&self.pace).clear();
     }
 
     /// The peer has every bulk message up to `floor`, and those `beyond` it.
@@ -193,8 +197,14 @@ impl Outbound {
             return Ok(());
         }
         lock(&self.queue).bulk.acknowledge(floor, beyond)?;
+        lock(&self.pace).end(floor, beyond, clock::now());
         self.acknowledged.fetch_max(floor, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Bytes a second that the link carries; `None` if no large message has come yet.
+    pub fn rate(&self) -> Option<u64> {
+        lock(&self.pace).rate()
     }
 
     /// The next message with its number; `None` after [`IDLE_LIMIT`] without one, and then the socket count is reduced by one.
@@ -324,6 +334,8 @@ async fn feed(mut socket: PeerStream, link: &Link, written: &mut Vec<u64>) -> io
 async fn write(socket: &mut PeerStream, link: &Link, number: u64, message: &BulkMessage) -> io::Result<()> {
     let mut head = message.head.clone();
     frame::stamp(&mut head, number, link.tell_taken());
+    let bytes = head.len() + message.tensors.iter().map(Tensor::byte_len).sum::<usize>();
+    lock(&link.outbound.pace).begin(number, bytes, clock::now());
     let parts = std::iter::once(&head[..]).chain(message.tensors.iter().filter_map(Tensor::bytes));
     for part in parts {
         for chunk in part.chunks(WRITE_BYTES) {

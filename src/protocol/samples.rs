@@ -25,6 +25,7 @@ impl PeerStatus {
             up_ms: 0,
             heard_ms: 0,
             round_trip_us: None,
+            bulk_bytes_per_second: None,
             sent_bytes: 0,
             received_bytes: 0,
             sent_per_second: 0.0,

@@ -298,6 +298,8 @@ pub struct PeerStatus {
     pub heard_ms: u64,
     /// `None` if it did not answer in time.
     pub round_trip_us: Option<u64>,
+    /// Bytes a second of the large messages that were sent to it, until it acknowledged them; `None` if there was none.
+    pub bulk_bytes_per_second: Option<u64>,
     /// Bytes sent to it over this link.
     pub sent_bytes: u64,
     /// Bytes received from it over this link.
@@ -553,6 +555,7 @@ mod tests {
             up_ms: u64::MAX,
             heard_ms: u64::MAX,
             round_trip_us: Some(u64::MAX),
+            bulk_bytes_per_second: Some(u64::MAX),
             sent_bytes: u64::MAX,
             received_bytes: u64::MAX,
             sent_per_second: 0.1,

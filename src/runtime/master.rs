@@ -24,7 +24,7 @@ use self::claims::Claims;
 use self::clockwork::Clockwork;
 use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
-use self::placing::log_placement;
+use self::placing::{Times, log_placement};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
@@ -89,6 +89,8 @@ struct State {
     clockwork: Clockwork,
     /// The devices of the resources that were placed by cost.
     homes: Homes,
+    /// The times of nodes in traced steps.
+    measured: Times,
 }
 
 /// The master's own clock.
@@ -157,6 +159,7 @@ impl Master {
             step_times,
             clockwork,
             homes: Homes::default(),
+            measured: Times::default(),
         });
         let planner = planner(state.clone());
         Master { state, planner }
@@ -347,7 +350,7 @@ impl State {
         is_wanted: impl FnOnce(&Machine) -> bool,
     ) -> Option<Option<ToPlan>> {
         let now = self.now();
-        let (to_plan, sends) = {
+        let (to_plan, sends, to_learn) = {
             let mut session = handle.lock();
             if !is_wanted(&session.machine) {
                 return None;
@@ -362,12 +365,16 @@ impl State {
             }
             // Under the lock, so that the events of a session are noted in their order.
             self.note(&mut session.machine);
-            if let Some(traced) = session.machine.take_traced() {
-                self.traces.keep(handle.id, traced);
-            }
+            let traced = session.machine.take_traced();
+            let to_learn = traced.as_ref().filter(|_| self.measured.counts(now));
+            let to_learn = to_learn.map(|(_, traces)| (Arc::clone(session.machine.graph()), traces.clone()));
+            traced.into_iter().for_each(|traced| self.traces.keep(handle.id, traced));
             let sends = session.machine.has_outgoing() && !std::mem::replace(&mut session.is_sending, true);
-            (to_plan, sends)
+            (to_plan, sends, to_learn)
         };
+        if let Some((graph, traces)) = to_learn {
+            self.measured.learn(&graph, &self.router.cluster(), &traces);
+        }
         if sends {
             // A step that follows runs once other threads may send for the session again.
             delivering(|| self.empty(handle));

@@ -18,7 +18,7 @@ mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-pub use by_cost::{ByCost, Estimate, PlaceBy};
+pub use by_cost::{ByCost, Estimate, LinkRate, Measured, PlaceBy};
 pub use error::{PlanError, Use};
 use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};

@@ -57,6 +57,24 @@ async fn small_and_bulk_messages_need_no_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_has_the_rate_of_the_large_messages_that_it_carried() {
+    let network = Arc::new(Network::default());
+    let mut a = join(&network, "local/0").await.unwrap();
+    let mut b = join(&network, "local/1").await.unwrap();
+    a.sees(&["local/0", "local/1"]).await;
+    let rate = |of: &Someone| of.mesh.status().peers[0].bulk_bytes_per_second;
+    for (elements, is_large) in [(100_000, false), (1_000_000, true)] {
+        let message = fetched(elements as u64, elements);
+        a.mesh.send(b.peer(), message.clone()).unwrap();
+        assert!(b.got().await.1 == message);
+        // Its frame acknowledges.
+        b.mesh.send(a.peer(), number(1)).unwrap();
+        a.got().await;
+        assert_eq!((rate(&a).is_some(), rate(&b)), (is_large, None), "{elements}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bulk_of_every_dtype_comes_over_unchanged() {
     let network = Arc::new(Network::default());
     let a = join(&network, "local/0").await.unwrap();

@@ -49,7 +49,7 @@ impl Homes {
         };
         let variables = graph.nodes().filter(|(_, node)| node.op.makes_variable);
         let homes = variables.filter_map(|(_, node)| Some((node.name.clone(), home(&node.name)?))).collect();
-        Some(ByCost { machines: cluster.machines(), homes })
+        Some(ByCost { machines: cluster.machines(), homes, ..ByCost::default() })
     }
 
     /// Remembers the variables of a plan of a session.

@@ -1,14 +1,25 @@
 //! The plans of sessions: the devices that they may use, and the rule by which nodes are placed on them.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use meshtf_graph::Graph;
-use meshtf_graph::plan::{PieceOp, PlaceBy, Plan, PlanOptions, Signature};
-use meshtf_tensor::device::{DeviceFacts, DeviceKind};
+use meshtf_graph::plan::{ByCost, LinkRate, Measured, PieceOp, PlaceBy, Plan, PlanOptions, Signature};
+use meshtf_graph::trace::DeviceTrace;
+use meshtf_tensor::Tensor;
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::lock::lock;
 
 use super::State;
 use super::homes::SessionHomes;
-use super::machine::ToPlan;
+use super::machine::{Nanos, ToPlan};
+use crate::protocol::status::{NetworkStatus, PeerStatus};
 use crate::protocol::{Cluster, SessionOptions};
+
+/// The least time between two traced steps from which times are learned.
+const LEARNED_EVERY: Nanos = 1_000_000_000;
 
 impl State {
     /// Makes the plan that a session has asked for.
@@ -31,6 +42,11 @@ impl State {
         let task = session.default_task.as_ref().unwrap_or(&self.task);
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
         let by_cost = self.homes.facts(graph, cluster, session.place_by, homes);
+        let by_cost = by_cost.map(|facts| ByCost {
+            links: links(&self.router.network()),
+            measured: self.measured.known(),
+            ..facts
+        });
         let soft_placement = session.soft_placement;
         let options = PlanOptions { default_device: task.device(kind, 0), soft_placement, by_cost };
         let filters = &session.device_filters;
@@ -39,6 +55,47 @@ impl State {
             filters.is_empty() || name.task == self.task || filters.iter().any(|filter| name.matches(filter))
         });
         Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
+    }
+}
+
+/// The measured links of this node with others.
+fn links(network: &NetworkStatus) -> BTreeMap<Task, LinkRate> {
+    let of = |peer: &PeerStatus| {
+        let round_trip = peer.round_trip_us.map(Duration::from_micros);
+        Some((peer.task.clone()?, LinkRate { round_trip, bytes: peer.bulk_bytes_per_second }))
+    };
+    network.peers.iter().filter_map(of).collect()
+}
+
+/// The times of nodes in the traced steps of all sessions, for estimates of later plans.
+#[derive(Default)]
+pub(super) struct Times {
+    known: Mutex<Arc<Measured>>,
+    /// When they were last learned.
+    learned: Mutex<Option<Nanos>>,
+}
+
+impl Times {
+    pub fn known(&self) -> Arc<Measured> {
+        Arc::clone(&lock(&self.known))
+    }
+
+    /// Whether a step that was traced now counts: one in a second does.
+    pub fn counts(&self, now: Nanos) -> bool {
+        let mut learned = lock(&self.learned);
+        let counts = learned.is_none_or(|last| now.saturating_sub(last) >= LEARNED_EVERY);
+        if counts {
+            *learned = Some(now);
+        }
+        counts
+    }
+
+    /// Learns from the traces of a step.
+    pub fn learn(&self, graph: &Graph, cluster: &Cluster, traces: &[Tensor]) {
+        let Ok(traces) = traces.iter().map(DeviceTrace::from_tensor).collect::<Result<Vec<_>>>() else { return };
+        let mut known = Measured::clone(&self.known());
+        known.learn(graph, &cluster.facts(), &traces);
+        *lock(&self.known) = Arc::new(known);
     }
 }
 

@@ -6,6 +6,7 @@
 //! it. Costs are estimates ([`work`]); a step is played through by them ([`schedule`]), and better choices are
 //! looked for ([`search`]). The same graph and facts give the same choice.
 
+mod measured;
 mod schedule;
 mod search;
 #[cfg(test)]
@@ -13,11 +14,13 @@ mod tests;
 mod work;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec, Task};
 use serde::{Deserialize, Serialize};
 
+pub use self::measured::Measured;
 use self::schedule::{Cost, Player};
 pub(super) use self::work::MAX_COPIED_BYTES;
 use self::work::Problem;
@@ -49,6 +52,19 @@ pub struct ByCost {
     pub machines: BTreeMap<Task, usize>,
     /// The device of variables that were placed before, by the names of their nodes: they stay there.
     pub homes: BTreeMap<String, DeviceName>,
+    /// The measured links of the master's task with others.
+    pub links: BTreeMap<Task, LinkRate>,
+    /// The times of nodes in steps that were traced.
+    pub measured: Arc<Measured>,
+}
+
+/// A link of a task with another, as it was measured in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkRate {
+    /// The time that a message and its answer take.
+    pub round_trip: Option<Duration>,
+    /// Bytes a second of large values.
+    pub bytes: Option<u64>,
 }
 
 /// The expectation of a placement by cost.

@@ -31,6 +31,8 @@ pub(super) struct Player<'a> {
     problem: &'a Problem,
     /// The jobs in the order in which they are played: each after its inputs.
     order: Vec<usize>,
+    /// The bytes that each memory stores.
+    stored: Vec<u64>,
     /// When each job is done.
     done: Vec<u64>,
     /// The copies of the values of each job on other devices.
@@ -54,6 +56,7 @@ impl<'a> Player<'a> {
         Player {
             problem,
             order: order(problem),
+            stored: vec![0; memories],
             done: vec![0; jobs],
             copies: vec![Vec::new(); jobs],
             open: vec![0; jobs],
@@ -70,6 +73,11 @@ impl<'a> Player<'a> {
     pub fn play(&mut self, units: &[usize]) -> Cost {
         self.begin();
         let problem = self.problem;
+        self.stored.fill(0);
+        for (unit, &device) in units.iter().enumerate() {
+            let stored = &mut self.stored[problem.processors[device].memory];
+            *stored = stored.saturating_add(problem.stored[unit]);
+        }
         let (mut end, mut crossings) = (0u64, 0);
         for place in 0..self.order.len() {
             let at = self.order[place];
@@ -120,6 +128,8 @@ impl<'a> Player<'a> {
     pub fn list(&mut self) -> Vec<usize> {
         self.begin();
         let problem = self.problem;
+        // As many as if all were in one memory, since the choice is still to be made.
+        self.stored.fill(problem.all_stored());
         let only = |of: &Rc<[usize]>| if let [only] = of[..] { Some(only) } else { None };
         let mut units: Vec<Option<usize>> = problem.candidates.iter().map(only).collect();
         self.now.fill(0);
@@ -141,7 +151,7 @@ impl<'a> Player<'a> {
                     let lacks = self.lacks(stored.saturating_add(job.makes), device);
                     let ready = self.ready(job, device, |unit| units[unit].unwrap_or(device));
                     let begin = ready.max(self.clocks[problem.processors[device].clock]);
-                    (lacks, begin.saturating_add(problem.time(job, device)), device != problem.default)
+                    (lacks, begin.saturating_add(self.time(job, device)), device != problem.default)
                 };
                 problem.candidates[job.unit].iter().copied().min_by_key(least).unwrap_or(problem.default)
             });
@@ -184,6 +194,11 @@ impl<'a> Player<'a> {
         let memory = self.problem.processors[device].memory;
         let limit = self.problem.memories[memory];
         limit.map_or(0, |limit| self.now[memory].saturating_add(more).saturating_sub(limit))
+    }
+
+    /// Nanoseconds of a job on a device.
+    fn time(&self, job: &Job, device: usize) -> u64 {
+        self.problem.time(job, device, self.stored[self.problem.processors[device].memory])
     }
 
     fn begin(&mut self) {
@@ -229,7 +244,7 @@ impl<'a> Player<'a> {
     fn run(&mut self, at: usize, device: usize, ready: u64) -> u64 {
         let problem = self.problem;
         let (job, processor) = (&problem.jobs[at], &problem.processors[device]);
-        let time = problem.time(job, device);
+        let time = self.time(job, device);
         let begin = if time == 0 { ready } else { ready.max(self.clocks[processor.clock]) };
         self.done[at] = begin.saturating_add(time);
         if time > 0 {
@@ -275,8 +290,9 @@ impl Player<'_> {
 /// inputs.
 fn order(problem: &Problem) -> Vec<usize> {
     let mut ahead = vec![0u64; problem.jobs.len()];
+    let stored = problem.all_stored();
     for (at, job) in problem.jobs.iter().enumerate().rev() {
-        let times = problem.candidates[job.unit].iter().map(|&device| problem.time(job, device));
+        let times = problem.candidates[job.unit].iter().map(|&device| problem.time(job, device, stored));
         ahead[at] = ahead[at].saturating_add(times.min().unwrap_or(0));
         for taken in job.inputs.iter().filter(|taken| taken.from < at) {
             ahead[taken.from] = ahead[taken.from].max(ahead[at]);

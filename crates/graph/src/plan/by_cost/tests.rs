@@ -8,7 +8,7 @@ use super::*;
 use crate::plan::{Plan, PlanOptions, Signature, Why, plan};
 use crate::read;
 
-const RATES: Rates = Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000 };
+const RATES: Rates = Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000, streamed: None };
 
 fn graph(nodes: &str) -> Graph {
     Graph::new(read(format!(r#"{{"version": 1, "nodes": {{{nodes}}}}}"#).as_bytes()).unwrap().nodes).unwrap()
@@ -129,13 +129,49 @@ fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
     assert_eq!(plan.pieces.len(), 1);
 }
 
+/// The expected time of a step on one device, in microseconds.
+fn alone(graph: &Graph, devices: &[DeviceFacts], fetch: &str) -> u128 {
+    planned(graph, devices, &options(devices), fetch).estimate.unwrap().step.as_micros()
+}
+
+#[test]
+fn weights_that_no_cache_holds_are_read_from_memory() {
+    let mut devices = devices(&[4 << 30]);
+    let mut of = |count, size, streamed| {
+        devices[0].capacity.rates = Some(Rates { streamed, ..RATES });
+        alone(&layers(count, size), &devices, &format!("y{}", count - 1))
+    };
+    // Three matrices of 2048² are 50.3 MB: 5.033 ms at 10 GB/s, beside four calls of 1 µs, and seven vectors of 8 kB in the
+    // caches at 20 GB/s.
+    assert_eq!(of(3, 2048, Some(10_000_000_000)), 5_040);
+    // Not measured: a quarter of the rate of the caches.
+    assert_eq!(of(3, 2048, None), 10_073);
+    // One of them, 16.8 MB, stays in the caches.
+    assert_eq!(of(1, 2048, Some(10_000_000_000)), 842);
+}
+
+#[test]
+fn measured_links_decide_whether_a_division_pays() {
+    let (graph, devices) = (branches(4), devices(&[1 << 30, 1 << 30]));
+    let mut options = options(&devices);
+    let mut pieces = |round_trip, bytes| {
+        let link = LinkRate { round_trip: Some(Duration::from_millis(round_trip)), bytes };
+        let links = BTreeMap::from([(devices[1].name.task.clone(), link)]);
+        options.by_cost = Some(ByCost { links, ..ByCost::default() });
+        planned(&graph, &devices, &options, "y").pieces.len()
+    };
+    // 86 ms on each of two, or 172 ms on one.
+    assert_eq!(pieces(1, Some(100_000_000)), 2);
+    assert_eq!(pieces(1000, None), 1);
+}
+
 #[test]
 fn nodes_follow_variables_that_were_placed_before() {
     // Two processes of a machine, in turns: no processor is saved, but all weights would cross.
     let (graph, devices) = (layers(12, 1024), devices(&[1 << 30, 1 << 30]));
     let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
     let homes = (0..12).map(|layer| (format!("w{layer}"), devices[layer / 6].name.clone())).collect();
-    let by_cost = Some(ByCost { machines, homes });
+    let by_cost = Some(ByCost { machines, homes, ..ByCost::default() });
     let plan = planned(&graph, &devices, &PlanOptions { by_cost, ..options(&devices) }, "y11");
     let values: Vec<u64> = plan.transfers.iter().filter_map(|transfer| transfer.bytes).collect();
     assert_eq!(values, [4096], "{:?}", plan.transfers);

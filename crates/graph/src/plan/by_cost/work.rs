@@ -9,7 +9,8 @@ use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, DeviceSpec, R
 use meshtf_tensor::{DType, PartialShape};
 
 use super::super::group::Groups;
-use super::ByCost;
+use super::measured::{Factors, corrected};
+use super::{ByCost, LinkRate};
 use crate::op::Role;
 use crate::operations::operations;
 use crate::{Graph, NodeId, Output};
@@ -24,9 +25,13 @@ const MAX_CANDIDATES: usize = 16;
 const CALL_NS: [u64; 2] = [1_000, 20_000];
 /// The rates of a device that are not known.
 const UNKNOWN: [Rates; 2] = [
-    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000 },
-    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000 },
+    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000, streamed: None },
+    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000, streamed: None },
 ];
+/// The bytes that the caches of a processor hold: what is larger is read at the rate of its memory.
+const CACHED_BYTES: u64 = 32 << 20;
+/// The memory of a processor is slower than its caches by this factor, unless that was measured.
+const STREAMED_PART: u64 = 4;
 
 /// The part of a memory that is used: the rest is for values of nodes that run beside each other, and for messages.
 fn usable(bytes: u64) -> u64 {
@@ -49,10 +54,24 @@ const IN_MACHINE: Way = Way { latency: 30_000, rate: 1_500_000_000 };
 /// Between two machines: Ethernet of 1 Gbit/s.
 const IN_MESH: Way = Way { latency: 200_000, rate: 117_000_000 };
 
+/// A latency that counts: a measured one may be that of a message that waited.
+const MAX_LATENCY: u32 = 1_000_000_000;
+
 impl Way {
     /// Nanoseconds until a value of so many bytes is there.
     pub fn time(self, bytes: u64) -> u64 {
         if self.rate == 0 { 0 } else { self.latency.saturating_add(ns(bytes, self.rate)) }
+    }
+
+    /// The same with the figures of a link, as far as they were measured.
+    fn measured(self, link: Option<&LinkRate>) -> Way {
+        let Some(link) = link else { return self };
+        let latency = link.round_trip.map_or(self.latency, |time| (time.as_nanos() / 2).min(MAX_LATENCY.into()) as u64);
+        Way { latency: latency.max(1), rate: link.bytes.unwrap_or(self.rate).max(1) }
+    }
+
+    fn slower(self, other: Way) -> Way {
+        Way { latency: self.latency.max(other.latency), rate: self.rate.min(other.rate) }
     }
 }
 
@@ -64,7 +83,10 @@ fn ns(amount: u64, rate: u64) -> u64 {
 /// A device with what a step of it shares with others.
 #[derive(Clone, Debug)]
 pub(super) struct Processor {
-    rates: Rates,
+    /// Multiply-adds, bytes in its caches, and bytes in its memory, a second.
+    multiply_adds: u64,
+    cached: u64,
+    streamed: u64,
     call_ns: u64,
     /// The devices that compute one at a time: the CPU devices of a machine are one processor.
     pub clock: usize,
@@ -85,6 +107,18 @@ pub(super) struct Taken {
 /// The port of a control input.
 const CONTROL: u32 = u32::MAX;
 
+/// The work of a node in a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Its op, as an index into the ops that compute.
+    op: usize,
+    multiply_adds: u64,
+    /// The bytes of stored values that it reads.
+    stored: u64,
+    /// The other bytes that it reads, and those that it writes.
+    passing: u64,
+}
+
 /// A node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
@@ -94,8 +128,8 @@ pub(super) struct Job {
     pub consumers: u32,
     /// The bytes of its outputs, which it makes.
     pub makes: u64,
-    /// Multiply-adds, and the bytes that it reads and writes; `None` if it computes nothing.
-    pub work: Option<(u64, u64)>,
+    /// `None` if it computes nothing.
+    pub work: Option<Work>,
     /// Its value comes from the master when a step begins.
     pub is_fed: bool,
     /// Its output is a result of the step.
@@ -114,9 +148,13 @@ pub(super) struct Problem {
     names: Vec<usize>,
     /// For each unit, the bytes of its variables and constants.
     pub stored: Vec<u64>,
+    /// By node: whether its first output is a variable or a constant, or only passes one on.
+    is_stored: Vec<bool>,
     /// The units that leave a choice, but for variables that were placed before.
     is_open: Vec<bool>,
     pub processors: Vec<Processor>,
+    /// By op that computes, and by device: the factors of its estimates.
+    factors: Vec<Option<Factors>>,
     /// The ways between devices, by row and column.
     ways: Vec<Way>,
     /// The bytes of each memory that are free, or have variables of this graph, as far as they are used; `None` if unknown.
@@ -148,15 +186,18 @@ impl Problem {
             candidates: Vec::new(),
             names: Vec::new(),
             stored: Vec::new(),
+            is_stored: vec![false; graph.len()],
             is_open: Vec::new(),
             processors,
-            ways: ways(devices, &machines),
+            factors: Vec::new(),
+            ways: ways(devices, &machines, &devices[default].name.task, &by_cost.links),
             memories: sizes.iter().map(|size| size.map(|size| usable(size.free))).collect(),
             default,
             common: lists.of(&DeviceSpec::default()),
         };
         let is_movable = movable(graph, groups, &order);
         let mut numbers: HashMap<usize, usize> = HashMap::new();
+        let mut ops: HashMap<&str, usize> = HashMap::new();
         for &id in &order {
             let root = groups.find(id);
             let spec = &groups.specs[root.index()].spec;
@@ -171,7 +212,15 @@ impl Problem {
                     problem.stored.len() - 1
                 })
             });
-            let (job, stored) = problem.job(graph, id, unit);
+            let (mut job, stored) = problem.job(graph, id, unit);
+            if let Some(work) = &mut job.work {
+                let (op, next) = (graph.node(id).op.name, ops.len());
+                work.op = *ops.entry(op).or_insert_with(|| {
+                    let of = |device: &DeviceFacts| by_cost.measured.of(&device.backend, op).copied();
+                    problem.factors.extend(devices.iter().map(of));
+                    next
+                });
+            }
             if let Some(home) = by_cost.homes.get(&graph.node(id).name)
                 && let Some(device) = devices.iter().position(|device| device.name == *home)
                 && problem.is_open[unit]
@@ -199,7 +248,7 @@ impl Problem {
     }
 
     /// The job of a node, and the bytes that it stores between steps.
-    fn job(&self, graph: &Graph, id: NodeId, unit: usize) -> (Job, u64) {
+    fn job(&mut self, graph: &Graph, id: NodeId, unit: usize) -> (Job, u64) {
         let node = graph.node(id);
         let role = node.op.role;
         let values = node.outputs.iter().enumerate().filter(|(_, output)| !output.is_ref);
@@ -211,14 +260,19 @@ impl Problem {
             _ => 0,
         };
         let mut inputs: Vec<Taken> = Vec::with_capacity(node.inputs.len() + node.control.len());
-        let mut reads = 0u64;
+        let passes_on = role == Role::Forward || node.op.reads_variable;
+        let first = node.inputs.first().is_some_and(|input| input.port == 0 && self.is_stored[input.node.index()]);
+        self.is_stored[id.index()] = role == Role::Const || node.op.makes_variable || passes_on && first;
+        let mut work = Work::default();
         for &input in &node.inputs {
             let from = graph.node(input.node);
             if from.op.role.leads_back(role) {
                 continue;
             }
             let bytes = bytes_of(graph, input);
-            reads = reads.saturating_add(bytes);
+            let is_stored = input.port == 0 && self.is_stored[input.node.index()];
+            let read = if is_stored { &mut work.stored } else { &mut work.passing };
+            *read = read.saturating_add(bytes);
             let is_copied = from.op.role == Role::Const && from.control.is_empty() && bytes <= MAX_COPIED_BYTES;
             if !is_copied {
                 inputs.push(Taken { from: self.at[input.node.index()], port: input.port, bytes });
@@ -227,7 +281,11 @@ impl Problem {
         let control = node.control.iter();
         inputs.extend(control.map(|before| Taken { from: self.at[before.index()], port: CONTROL, bytes: 0 }));
         let is_still = role != Role::Compute || node.op.makes_variable || node.op.reads_variable;
-        let work = (!is_still).then(|| (operations(graph, id).unwrap_or(0) / 2, reads.saturating_add(size())));
+        let work = (!is_still).then(|| Work {
+            multiply_adds: operations(graph, id).unwrap_or(0) / 2,
+            passing: work.passing.saturating_add(size()),
+            ..work
+        });
         let makes = if is_still { 0 } else { size() };
         let is_fed = node.op.is_fed;
         (Job { unit, inputs, consumers: 0, makes, work, is_fed, is_result: false }, stored)
@@ -255,11 +313,32 @@ impl Problem {
         self.count_consumers();
     }
 
-    /// Nanoseconds of a job on a device.
-    pub fn time(&self, job: &Job, device: usize) -> u64 {
-        let Some((multiply_adds, bytes)) = job.work else { return 0 };
-        let Processor { rates, call_ns, .. } = &self.processors[device];
-        call_ns + ns(multiply_adds, rates.multiply_adds).max(ns(bytes, rates.bytes))
+    /// Nanoseconds of a job on a device whose memory has so many bytes of stored values.
+    pub fn time(&self, job: &Job, device: usize, stored: u64) -> u64 {
+        let Some(Work { op, multiply_adds, stored: own, passing }) = job.work else { return 0 };
+        let processor = &self.processors[device];
+        // A step reads all that is stored: if the caches do not hold all of it, they hold nothing of it at the next step.
+        let moved = |bytes, of| ns(bytes, if of > CACHED_BYTES { processor.streamed } else { processor.cached });
+        let moves = moved(own, stored).saturating_add(moved(passing, passing));
+        let estimate = processor.call_ns + ns(multiply_adds, processor.multiply_adds).max(moves);
+        let factors = &self.factors[op * self.processors.len() + device];
+        factors.as_ref().map_or(estimate, |factors| corrected(estimate, factors))
+    }
+
+    /// Nanoseconds of a node on a device whose steps read so many bytes of stored values; `None` if it computes nothing.
+    pub fn estimate(&self, id: NodeId, device: usize, stored: u64) -> Option<u64> {
+        let job = &self.jobs[self.at[id.index()]];
+        job.work.map(|_| self.time(job, device, stored))
+    }
+
+    /// The bytes of stored values that a node reads.
+    pub fn reads_stored(&self, id: NodeId) -> u64 {
+        self.jobs[self.at[id.index()]].work.map_or(0, |work| work.stored)
+    }
+
+    /// The bytes of all variables and constants.
+    pub fn all_stored(&self) -> u64 {
+        self.stored.iter().fold(0, |all, &bytes| all.saturating_add(bytes))
     }
 
     pub fn way(&self, from: usize, to: usize) -> Way {
@@ -411,8 +490,11 @@ fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Processor>, V
                 sizes.push(device.capacity.memory);
                 sizes.len() - 1
             });
-        let rates = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
-        all.push(Processor { rates, call_ns: CALL_NS[kind], clock, memory });
+        let Rates { multiply_adds, bytes: cached, streamed } = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
+        let streamed = streamed.unwrap_or(cached / STREAMED_PART);
+        // One that was measured while the machine was busy may be too low; no cache is slower than the memory behind it.
+        let cached = cached.max(streamed);
+        all.push(Processor { multiply_adds, cached, streamed, call_ns: CALL_NS[kind], clock, memory });
     }
     (all, sizes)
 }
@@ -430,15 +512,27 @@ fn machines(devices: &[DeviceFacts], by_cost: &ByCost) -> Vec<usize> {
     devices.iter().map(|device| number(&device.name.task)).collect()
 }
 
-fn ways(devices: &[DeviceFacts], machines: &[usize]) -> Vec<Way> {
+fn ways(
+    devices: &[DeviceFacts],
+    machines: &[usize],
+    master: &Task,
+    links: &BTreeMap<Task, LinkRate>,
+) -> Vec<Way> {
     let mut ways = Vec::with_capacity(devices.len() * devices.len());
+    // Of a link that is not the master's own: the slower one of the master's with both.
+    let measured = |from: &Task, to: &Task, usual: Way| {
+        let own = [from, to].into_iter().filter(|task| *task != master).map(|task| usual.measured(links.get(task)));
+        own.reduce(Way::slower).unwrap_or(usual)
+    };
     for (from, of_from) in devices.iter().enumerate() {
         for (to, of_to) in devices.iter().enumerate() {
             ways.push(match () {
                 () if from == to => Way::default(),
                 () if of_from.name.task == of_to.name.task => IN_TASK,
-                () if machines[from] == machines[to] => IN_MACHINE,
-                () => IN_MESH,
+                () => {
+                    let usual = if machines[from] == machines[to] { IN_MACHINE } else { IN_MESH };
+                    measured(&of_from.name.task, &of_to.name.task, usual)
+                }
             });
         }
     }
