@@ -1,5 +1,7 @@
 //! `meshtf ps`: the tasks that are up, their devices, addresses and uptime.
 
+mod wide;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(20);
 #[command(after_help = "\
 Examples:
   meshtf ps
+  meshtf ps --wide      memory and rates of devices, round trips of links
   meshtf ps --json | jq -r '.[].task // empty'
   meshtf ps --peer 10.0.0.7:4001
 
@@ -45,6 +48,10 @@ pub struct Args {
     /// since_unix_ms, cannot_reach; through for a node that only those tasks reach; spare for one that waits for a lost task
     #[arg(long)]
     json: bool,
+    /// Also list devices with their memory and the rates that they measured (multiply-adds, bytes in the processor's caches and
+    /// in its memory), and links with their round trips and the rates at which they carried large values
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
     #[command(flatten)]
     mesh: MeshArgs,
 }
@@ -74,11 +81,12 @@ pub(super) async fn ps(args: Args) -> Outcome {
     }
     let cluster = node.cluster();
     let statuses = node.statuses(ANSWER_LIMIT).await.into_iter().filter_map(|(task, told)| Some((task, told.ok()?)));
-    let (mut told, mut spares) = (Told::new(), Spares::new());
+    let (mut told, mut spares, mut links) = (Told::new(), Spares::new(), wide::Links::new());
     for (task, status) in statuses {
-        told.insert(task, status.identity);
-        let of_node = status.peers.items.into_iter().filter(|peer| peer.is_spare);
-        spares.extend(of_node.map(|peer| (peer.peer.clone(), peer)));
+        told.insert(task.clone(), status.identity);
+        let of_node = status.peers.items.iter().filter(|peer| peer.is_spare);
+        spares.extend(of_node.map(|peer| (peer.peer.clone(), peer.clone())));
+        links.insert(task, status.peers.items);
     }
     let beyond = node.mesh().beyond();
     let attempts = unexplained(&beyond, node.mesh().tried());
@@ -95,6 +103,9 @@ pub(super) async fn ps(args: Args) -> Outcome {
         for (from, to) in cluster.apart() {
             let what = format!("{} cannot reach {}, though both are up", from.short(), to.short());
             output::line(&paint.tone(Tone::Bad, what))?;
+        }
+        if args.wide {
+            output::line(&format!("\n{}", wide::tables(paint, &members, &links)))?;
         }
     }
     for conclusion in &missed {

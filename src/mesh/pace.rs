@@ -90,7 +90,9 @@ mod tests {
         pace.end(5, &[], at(210));
         assert_eq!(pace.rate(), Some(400_000_000));
         // A slow one counts by steps of a quarter, until the rate is its own.
-        for (number, rate) in [(6, 300_000_000), (7, 225_000_000), (8, 168_750_000), (9, 126_562_500), (10, 100_000_000)] {
+        for (number, rate) in
+            [(6, 300_000_000), (7, 225_000_000), (8, 168_750_000), (9, 126_562_500), (10, 100_000_000)]
+        {
             let begun = 1000 * number;
             pace.begin(number, 4_000_000, at(begun));
             pace.end(number, &[], at(begun + 40));

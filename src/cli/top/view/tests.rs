@@ -51,6 +51,7 @@ fn told(job: &str, n: u64) -> Told {
         up_ms: 0,
         heard_ms: 0,
         round_trip_us: Some(1500 / n),
+        bulk_bytes_per_second: None,
         sent_bytes: 0,
         received_bytes: 0,
         sent_per_second: 1e6 * n as f64,

@@ -512,12 +512,7 @@ fn machines(devices: &[DeviceFacts], by_cost: &ByCost) -> Vec<usize> {
     devices.iter().map(|device| number(&device.name.task)).collect()
 }
 
-fn ways(
-    devices: &[DeviceFacts],
-    machines: &[usize],
-    master: &Task,
-    links: &BTreeMap<Task, LinkRate>,
-) -> Vec<Way> {
+fn ways(devices: &[DeviceFacts], machines: &[usize], master: &Task, links: &BTreeMap<Task, LinkRate>) -> Vec<Way> {
     let mut ways = Vec::with_capacity(devices.len() * devices.len());
     // Of a link that is not the master's own: the slower one of the master's with both.
     let measured = |from: &Task, to: &Task, usual: Way| {
