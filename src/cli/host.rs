@@ -26,7 +26,7 @@ pub(super) struct HostArgs {
     backend: BackendChoice,
     /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK", add = complete::tasks())]
-    target: Option<Task>,
+    pub target: Option<Task>,
     #[command(flatten)]
     pub mesh: MeshArgs,
     #[command(flatten)]

@@ -83,7 +83,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     if let Some(at) = weights {
         check_weights("--weights", &job.graph, at)?;
     }
-    let (soft_placement, place_by) = (args.soft_placement, args.place.rule());
+    let (soft_placement, place_by) = (args.soft_placement, args.place.rule(&job.graph, args.target.is_some()));
     let options = SessionOptions { soft_placement, place_by, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None, &Arc::default())?

@@ -130,7 +130,7 @@ impl Opening {
         };
         let first = if weights.is_some() { Vec::new() } else { job.init.clone() };
         let (graph, init) = Init::of(graph, &first);
-        let (soft_placement, place_by) = (args.soft_placement, args.place.rule());
+        let (soft_placement, place_by) = (args.soft_placement, args.place.rule(&graph, args.host.target.is_some()));
         let options = SessionOptions { soft_placement, place_by, ..SessionOptions::default() };
         Ok(Opening { graph, init, first, weights, options })
     }

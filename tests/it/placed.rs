@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use meshtf_graph as graph;
+use meshtf_tensor::{DType, Tensor};
+
 use crate::sandbox::Sandbox;
 
 /// Layers, each a product with a variable of 16.8 MB whose elements are all 1/2048: a row of ones stays one.
@@ -41,9 +44,7 @@ fn a_model_that_no_node_holds_alone_is_divided() {
     let graph = sandbox.file("graph.json", layers(12));
 
     let plan = sandbox.run(&["plan", &graph, "--place", "auto", "--json"]).expect(0).json();
-    let devices: Vec<&str> =
-        plan["devices"].as_array().unwrap().iter().map(|device| device.as_str().unwrap()).collect();
-    assert_eq!(devices, ["/job:t/task:0/device:CPU:0", "/job:t/task:1/device:CPU:0"]);
+    assert_eq!(devices(&plan), ["/job:t/task:0/device:CPU:0", "/job:t/task:1/device:CPU:0"]);
     for total in plan["totals"].as_array().unwrap() {
         assert!(total["variable_bytes"].as_u64().unwrap() < 190_000_000, "{total}");
     }
@@ -63,4 +64,45 @@ fn without_a_choice_by_cost_it_does_not_fit() {
     let graph = sandbox.file("graph.json", layers(12));
     let parts = ["ResourceExhausted", "of its 200 MB (--memory) in use"];
     sandbox.run(&["submit", &graph, "--quiet"]).expect(3).complains(&parts);
+}
+
+/// The devices of a plan.
+fn devices(plan: &serde_json::Value) -> Vec<&str> {
+    plan["devices"].as_array().unwrap().iter().map(|device| device.as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_model_without_device_strings_and_variables_is_placed_by_cost_unless_a_task_is_named() {
+    let sandbox = Sandbox::new();
+    let node = |name| sandbox.node_with(name, &["--memory", "120MB", "--backend", "flex"]);
+    let (_first, _second) = (node("t/0"), node("t/1"));
+    // The sums of twelve tables of 8 MB, 96 MB together: more than three quarters of what each node has.
+    let names: Vec<String> = (0..12).map(|table| format!("w{table}")).collect();
+    let nodes: Vec<String> = names
+        .iter()
+        .map(|name| format!(r#""{name}": 1, "s_{name}": {{"op": "Sum", "inputs": ["{name}", 0]}}"#))
+        .collect();
+    let sums: Vec<String> = names.iter().map(|name| format!("\"s_{name}\"")).collect();
+    let text = format!(
+        r#"{{"version": 1, "nodes": {{{}, "y": {{"op": "AddN", "inputs": [{}]}}}}}}"#,
+        nodes.join(", "),
+        sums.join(", ")
+    );
+    let mut nodes = graph::read(text.as_bytes()).expect("a graph").nodes;
+    for (first, name) in (0u32..).zip(&names) {
+        let node = nodes.iter_mut().find(|node| node.name == *name).expect("a table");
+        let table: Vec<f32> = (0..2_000_000u32).map(|at| ((at + first) % 8) as f32).collect();
+        node.attrs.set("value", Tensor::vector(table).into());
+        node.attrs.set("dtype", DType::F32.into());
+    }
+    let model = sandbox.file("model.pb", graph::graphdef::to_binary(&nodes));
+
+    let plan =
+        |more: &[&str]| sandbox.run(&[&["plan", &model, "--fetch", "y", "--json"], more].concat()).expect(0).json();
+    let (one, both) = ("/job:t/task:0/device:CPU:0", ["/job:t/task:0/device:CPU:0", "/job:t/task:1/device:CPU:0"]);
+    assert_eq!(devices(&plan(&[])), both);
+    assert_eq!(devices(&plan(&["--place", "names"])), [one]);
+    assert_eq!(devices(&plan(&["--target", "t/0"])), [one]);
+    // Each table has 250,000 times 0 to 7.
+    sandbox.run(&["submit", &model, "--fetch", "y", "--quiet"]).prints("84000000.0");
 }

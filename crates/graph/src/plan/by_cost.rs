@@ -115,7 +115,9 @@ pub(super) fn choose(
     let is_short = of_alone.over == 0
         && of_alone.crossings == 0
         && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
-    let units = if is_short {
+    // On one processor, a division saves memory and no time.
+    let is_one = of_alone.over == 0 && of_alone.crossings == 0 && problem.has_one_clock();
+    let units = if is_short || is_one {
         on_one.clone()
     } else {
         let (split, of_split) = search::best(&problem, &mut player, &on_one, of_alone);

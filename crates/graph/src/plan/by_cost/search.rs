@@ -7,6 +7,9 @@ use super::work::Problem;
 const MAX_CHOICES: usize = 4096;
 /// Jobs, and inputs of jobs, that all moves together play through.
 const BUDGET: usize = 6_000_000;
+/// Most choices that are drawn, and units that differ from the best one in every other.
+const KICKS: usize = 128;
+const KICKED: usize = 4;
 /// Most moves that are tried, and least.
 const MOVES: [usize; 2] = [20_000, 16];
 
@@ -41,15 +44,55 @@ pub(super) fn climbed<'a>(
     let listed = player.list();
     let filled = filled(problem, &open);
     let mut best = (first.to_vec(), of_first);
+    let mut left = 0;
     for start in [listed, filled, first.to_vec()] {
         let cost = player.play(&start);
         let mut climb = Climb { problem, player, units: start, cost, moves: moves / 3 };
         climb.climb(&open);
+        left += climb.moves;
+        if climb.cost < best.1 {
+            best = (climb.units, climb.cost);
+        }
+    }
+    // With the moves that are left: pairs of units, and from drawn choices, by turns around the best one and of all units.
+    let (units, cost) = best;
+    let mut climb = Climb { problem, player, units, cost, moves: left };
+    while climb.pairs(&open) {
+        climb.climb(&open);
+    }
+    left = climb.moves;
+    best = (climb.units, climb.cost);
+    let mut drawn = Numbers(0);
+    for round in 0..KICKS {
+        if left == 0 {
+            break;
+        }
+        let mut units = best.0.clone();
+        let changed = if round % 2 == 0 { 1 + drawn.below(KICKED) } else { open.len() };
+        for place in 0..changed {
+            let unit = open[if changed == open.len() { place } else { drawn.below(open.len()) }];
+            let candidates = &problem.candidates[unit];
+            units[unit] = candidates[drawn.below(candidates.len())];
+        }
+        let cost = player.play(&units);
+        let mut climb = Climb { problem, player, units, cost, moves: left };
+        climb.climb(&open);
+        left = climb.moves;
         if climb.cost < best.1 {
             best = (climb.units, climb.cost);
         }
     }
     best
+}
+
+/// The same numbers in each search: a linear congruential generator by Knuth.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
 }
 
 /// The jobs and inputs of jobs that a step plays through.
@@ -171,6 +214,36 @@ impl Climb<'_, '_> {
                 (length, has_gained) = (open.len().next_power_of_two(), false);
             }
         }
+    }
+
+    /// Moves two units at a time; whether that improves anything.
+    fn pairs(&mut self, open: &[usize]) -> bool {
+        let mut has_gained = false;
+        for (at, &one) in open.iter().enumerate() {
+            for &other in &open[at + 1..] {
+                let problem = self.problem;
+                for &of_one in problem.candidates[one].iter() {
+                    for &of_other in problem.candidates[other].iter() {
+                        let before = (self.units[one], self.units[other]);
+                        if of_one == before.0 || of_other == before.1 {
+                            continue;
+                        }
+                        if self.moves == 0 {
+                            return has_gained;
+                        }
+                        self.moves -= 1;
+                        (self.units[one], self.units[other]) = (of_one, of_other);
+                        let cost = self.player.play(&self.units);
+                        if cost < self.cost {
+                            (self.cost, has_gained) = (cost, true);
+                        } else {
+                            (self.units[one], self.units[other]) = before;
+                        }
+                    }
+                }
+            }
+        }
+        has_gained
     }
 
     /// Moves a row of units to the device that improves most; whether one does.

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
+use meshtf_tensor::{DType, Tensor};
 
 use super::*;
+use crate::attr::{Attr, Filled};
 use crate::plan::{Plan, PlanOptions, Signature, Why, plan};
 use crate::read;
 
@@ -87,6 +89,45 @@ fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
     assert_eq!(values, [4096], "{:?}", plan.transfers);
     assert!(plan.placements.iter().filter(|placement| placement.node.starts_with('w')).all(|own| own.why == Why::Cost));
     assert_eq!(plan.estimate.unwrap().alone, None);
+}
+
+/// Sums of tables of 8 MB, which are constants, and the sum of those.
+fn tables(count: usize) -> Graph {
+    let names: Vec<String> = (0..count).map(|table| format!("w{table}")).collect();
+    let of = |name: &String| format!(r#""{name}": 1, "s_{name}": {{"op": "Sum", "inputs": ["{name}", 0]}}"#);
+    let nodes: Vec<String> = names.iter().map(of).collect();
+    let sums: Vec<String> = names.iter().map(|name| format!("\"s_{name}\"")).collect();
+    let sum = format!(r#""y": {{"op": "AddN", "inputs": [{}]}}"#, sums.join(", "));
+    let text = format!(r#"{{"version": 1, "nodes": {{{}, {sum}}}}}"#, nodes.join(", "));
+    let mut nodes = read(text.as_bytes()).unwrap().nodes;
+    for node in nodes.iter_mut().filter(|node| node.name.starts_with('w')) {
+        let table = Filled::new(Tensor::scalar(1f32), [2_000_000].into()).unwrap();
+        node.attrs.set("value", Attr::Filled(table));
+        node.attrs.set("dtype", DType::F32.into());
+    }
+    Graph::new(nodes).unwrap()
+}
+
+#[test]
+fn constants_that_fit_into_no_memory_are_divided() {
+    // 96 MB; of two devices of 120 MB, 90 are used. On two machines, and on one, where nothing else is gained.
+    // They compute slower than links carry, so that to send constants in each step would take no time.
+    let (graph, mut devices) = (tables(12), devices(&[120_000_000, 120_000_000]));
+    for device in &mut devices {
+        device.capacity.rates = Some(Rates { bytes: 500_000_000, ..RATES });
+    }
+    for machine in [1, 0] {
+        let machines = devices.iter().zip(0..).map(|(device, at)| (device.name.task.clone(), at * machine)).collect();
+        let by_cost = Some(ByCost { machines, ..ByCost::default() });
+        let plan = planned(&graph, &devices, &PlanOptions { by_cost, ..options(&devices) }, "y");
+        let of = tasks(&plan, "w");
+        assert!((1..=11).contains(&of.iter().filter(|&&task| task == 0).count()), "{machine}: {of:?}");
+        let values: Vec<Option<u64>> = plan.transfers.iter().map(|transfer| transfer.bytes).collect();
+        assert!(values.iter().all(|&bytes| bytes == Some(4)), "{machine}: {values:?}");
+        for total in crate::plan::totals(&plan, &graph, &devices).values() {
+            assert!(total.peak <= 90_000_000, "{machine}: {total:?}");
+        }
+    }
 }
 
 /// Branches of products of matrices of 1024², which join at the end in one of 4 kB.
@@ -224,7 +265,7 @@ fn loops_stay_where_names_put_them() {
         "more": {"op": "AddV2", "inputs": ["switch:1", "one"]},
         "next": {"op": "NextIteration", "inputs": ["more"]},
         "exit": {"op": "Exit", "inputs": ["switch"]}"#;
-    assert_eq!(free(nodes), ["zero", "limit"]);
+    assert_eq!(free(nodes), [""; 0]);
 }
 
 #[test]
@@ -245,7 +286,8 @@ fn of_what_keeps_state_only_variables_have_a_choice() {
         "y": {"op": "Neg", "inputs": ["x"]}"#;
     let mut free = free(nodes);
     free.sort();
-    assert_eq!(free, ["file", "old", "set", "shape", "w", "y"]);
+    // `shape` goes where `x` is, and `file` where `read` is.
+    assert_eq!(free, ["old", "set", "w", "y"]);
 }
 
 #[test]
@@ -308,10 +350,8 @@ fn the_search_finds_choices_within_a_twentieth_of_the_best() {
         let (_, best) = search::best(&problem, &mut player, &start, of_start);
         let (_, found) = search::climbed(&problem, &mut player, &start, of_start);
         assert!(found.over <= best.over, "{round}: {found:?} beside {best:?}");
-        assert!(
-            found.over < best.over || found.time <= best.time + best.time / 20,
-            "{round}: {found:?} beside {best:?}"
-        );
+        // If no choice fits, that which lacks least is found, whatever its time.
+        assert!(best.over > 0 || found.time <= best.time + best.time / 20, "{round}: {found:?} beside {best:?}");
     }
 }
 

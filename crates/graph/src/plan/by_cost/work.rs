@@ -196,10 +196,13 @@ impl Problem {
             common: lists.of(&DeviceSpec::default()),
         };
         let is_movable = movable(graph, groups, &order);
+        let users = only_users(graph);
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         let mut ops: HashMap<&str, usize> = HashMap::new();
         for &id in &order {
-            let root = groups.find(id);
+            // A constant of one node goes where that one is.
+            let is_free = groups.is_single(id) && groups.requests[id.index()].is_open();
+            let root = groups.find(users[id.index()].filter(|_| is_free).unwrap_or(id));
             let spec = &groups.specs[root.index()].spec;
             let unit = problem.with_its_input(graph, groups, id).unwrap_or_else(|| {
                 *numbers.entry(root.index()).or_insert_with(|| {
@@ -336,6 +339,12 @@ impl Problem {
         self.jobs[self.at[id.index()]].work.map_or(0, |work| work.stored)
     }
 
+    /// Whether all devices of nodes without a request compute one at a time.
+    pub fn has_one_clock(&self) -> bool {
+        let mut clocks = self.common.iter().map(|&device| self.processors[device].clock);
+        clocks.next().is_none_or(|first| clocks.all(|clock| clock == first))
+    }
+
     /// The bytes of all variables and constants.
     pub fn all_stored(&self) -> u64 {
         self.stored.iter().fold(0, |all, &bytes| all.saturating_add(bytes))
@@ -400,6 +409,25 @@ fn variable_bytes(graph: &Graph, id: NodeId) -> u64 {
 fn bytes_at_least(size: usize, shape: &PartialShape) -> u64 {
     let sizes = shape.0.iter().flatten();
     sizes.fold(size as u64, |bytes, size| bytes.saturating_mul(size.unwrap_or(1) as u64))
+}
+
+/// For each constant without inputs and control inputs, the node that uses it, if it is the only one.
+fn only_users(graph: &Graph) -> Vec<Option<NodeId>> {
+    let mut users = vec![None; graph.len()];
+    let mut has_several = vec![false; graph.len()];
+    for (id, node) in graph.nodes() {
+        for from in node.inputs.iter().map(|input| input.node.index()) {
+            has_several[from] |= users[from].is_some_and(|user| user != id);
+            users[from] = Some(id);
+        }
+    }
+    for (id, node) in graph.nodes() {
+        let is_generator = node.op.role == Role::Const && node.inputs.is_empty() && node.control.is_empty();
+        if !is_generator || has_several[id.index()] {
+            users[id.index()] = None;
+        }
+    }
+    users
 }
 
 /// The devices that satisfy a request, of which one is to be chosen.
