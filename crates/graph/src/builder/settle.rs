@@ -20,6 +20,13 @@ impl GraphBuilder {
         Ok(())
     }
 
+    /// Removes the nodes that were added since the last [`settle`](GraphBuilder::settle): others may have their names.
+    pub fn abandon(&mut self) {
+        for node in std::mem::take(&mut self.nodes) {
+            self.names.release(&node.name);
+        }
+    }
+
     /// Adds nodes as they are, names included, after those so far.
     ///
     /// # Errors

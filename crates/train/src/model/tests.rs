@@ -73,7 +73,7 @@ fn a_graph_that_was_read_goes_on() {
     let m = Model::from_graph(m.finish().unwrap());
     let loss = m.tensor("y").square().mean();
     let kernel = {
-        let mut state = m.0.borrow_mut();
+        let mut state = m.state();
         train::variable_of(&mut state.g, "layer/kernel").unwrap()
     };
     assert_eq!((kernel.name.as_str(), kernel.shape.dims()), ("layer/kernel", &[4, 2][..]));
