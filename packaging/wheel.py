@@ -19,7 +19,16 @@ PACKAGE = ROOT / "crates" / "python" / "meshtf"
 # The oldest C library that the wheel claims to run with, even if it needs an older one still.
 LEAST_GLIBC = 28
 # What a wheel may expect of any Linux (PEP 600): its shared libraries.
-EXPECTED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+EXPECTED = {
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libgcc_s.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 MACHINES = {62: "x86_64", 183: "aarch64"}
 # 1 January 1980, the first that a zip can state: the same files make the same wheel.
 MADE = (1980, 1, 1, 0, 0, 0)
@@ -33,7 +42,7 @@ Home-page: {repository}
 License-Expression: MIT OR Apache-2.0
 License-File: LICENSE-MIT
 License-File: LICENSE-APACHE
-Requires-Python: >=3.10
+{licences}Requires-Python: >=3.10
 Requires-Dist: numpy>=1.22
 Provides-Extra: bfloat16
 Requires-Dist: ml_dtypes>=0.3; extra == "bfloat16"
@@ -75,7 +84,9 @@ def check(path: Path) -> tuple[str, int]:
     # The names of versions and of libraries are texts of the dynamic section's table.
     needed = max((int(found) for found in re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", content)), default=0)
     libraries = {name.decode() for name in re.findall(rb"\0((?:lib|ld-)[\w+-]+\.so(?:\.\d+)+)(?=\0)", content)}
-    others = sorted(name for name in libraries - EXPECTED if name.startswith(("libstdc++", "libssl", "libcrypto", "libz.", "libpython")))
+    others = sorted(
+        name for name in libraries - EXPECTED if name.startswith(("libstdc++", "libssl", "libcrypto", "libz.", "libpython"))
+    )
     if others:
         sys.exit(f"{path} needs {', '.join(others)}, which not every Linux has")
     return machine, needed
@@ -101,11 +112,15 @@ def main() -> None:
     files.append(("meshtf/_native.abi3.so", given.module.read_bytes(), 0o755))
     files.append((f"meshtf-{version}.data/scripts/meshtf", given.binary.read_bytes(), 0o755))
     text = (ROOT / "crates" / "python" / "README.md").read_text()
-    metadata = METADATA.format(version=version, repository=stated("repository"), text=text)
+    more = "License-File: LICENSES-CRATES\n" if os.environ.get("MESHTF_LICENCES") else ""
+    metadata = METADATA.format(version=version, repository=stated("repository"), licences=more, text=text)
     files.append((f"{info}/METADATA", metadata.encode(), 0o644))
     files.append((f"{info}/WHEEL", WHEEL.format(tag=tag).encode(), 0o644))
     for name in ("LICENSE-MIT", "LICENSE-APACHE"):
         files.append((f"{info}/licenses/{name}", (ROOT / name).read_bytes(), 0o644))
+    # The texts of the licences of the crates that are linked, if they were collected.
+    if licences := os.environ.get("MESHTF_LICENCES"):
+        files.append((f"{info}/licenses/LICENSES-CRATES", Path(licences).read_bytes(), 0o644))
     record = "".join(f"{name},sha256={digest(content)},{len(content)}\n" for name, content, _ in files)
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode(), 0o644))
     given.folder.mkdir(parents=True, exist_ok=True)

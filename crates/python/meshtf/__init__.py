@@ -38,10 +38,17 @@ from ._errors import (
 )
 from ._graph import Graph, Operation, load, loads
 from ._mesh import Device, Mesh, Task, local, mesh
-from ._processes import binary
 from ._session import Session, Variables
 from ._tensor import Tensor
 from ._train import Trained, train
+
+
+def binary() -> str:
+    """The path of the command ``meshtf``: ``MESHTF_BINARY``, that of this installation, or the first one of the PATH."""
+    from ._processes import binary
+
+    return binary()
+
 
 __version__ = _native.VERSION
 

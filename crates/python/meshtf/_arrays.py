@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from . import _errors
+from ._lazy import np
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     import numpy
 
 # What Python's own numbers and texts are, as in TensorFlow.
 _OF_PYTHON = {"b": "bool", "i": "int32", "f": "float32", "c": "complex64"}
 # Numbers of a kind may become numbers of a later one.
 _ORDER = "buifc"
+_NUMBERS = set("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split())
+_OTHERS = {"string", "bfloat16", "resource", "variant"}
 _QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint16": "int16", "quint16": "uint16", "qint32": "int32"}
-
-
-class _Lazy:
-    """numpy, imported when it is first used: that takes longer than meshtf itself."""
-
-    def __getattr__(self, name: str) -> Any:
-        import numpy
-
-        global np
-        np = numpy
-        return getattr(numpy, name)
-
-
-np: Any = _Lazy()
 
 
 def bfloat16() -> Any:
     """The dtype of the package ml_dtypes."""
     try:
-        import ml_dtypes
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         why = "numpy has no bfloat16: install the package ml_dtypes, or cast to float32"
         raise _errors.UnimplementedError(why) from None
@@ -54,7 +44,7 @@ def numpy_dtype(name: str) -> Any:
 
 def dtype_name(dtype: Any) -> str:
     """The name that meshtf has for a dtype: of numpy, of ml_dtypes, of Python, or such a name already."""
-    if isinstance(dtype, str) and (dtype in ("string", "bfloat16", "resource", "variant") or dtype in _QUANTIZED):
+    if isinstance(dtype, str) and (dtype in _NUMBERS or dtype in _OTHERS or dtype in _QUANTIZED):
         return dtype
     if dtype is str or dtype is bytes:
         return "string"
@@ -67,7 +57,11 @@ def dtype_name(dtype: Any) -> str:
 
 def own_dtype(value: Any) -> str:
     """The dtype of a constant that states none: numpy's for its arrays and scalars, TensorFlow's for numbers of Python."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except UnicodeDecodeError:
+        # Some are str and some bytes, which need not be text.
+        return "string"
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         return dtype_name(array.dtype)
     if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
@@ -111,8 +105,7 @@ def _converted(array: numpy.ndarray, wanted: Any, name: str, what: str) -> numpy
 
 
 def _strings(value: Any, what: str) -> numpy.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind in "SU" or array.dtype.kind == "O" or type(array.dtype).__name__ == "StringDType":
-        return array.astype(object)
+    array = value if hasattr(value, "dtype") else np.asarray(value, dtype=object)
+    if array.dtype.kind in "OSUT":
+        return np.asarray(array, dtype=object)
     raise _errors.InvalidArgumentError(f"{what} is string, and cannot take {array.dtype}: expected str or bytes")
-

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from html import escape
-from typing import Any
+from ._lazy import base64, html, json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Most rows of a table in a notebook.
 _MOST_ROWS = 20
@@ -12,9 +14,9 @@ _MOST_ROWS = 20
 
 def table(heads: list[str], rows: list[list[Any]], more: int = 0) -> str:
     """A table of HTML."""
-    head = "".join(f"<th style='text-align:left'>{escape(one)}</th>" for one in heads)
+    head = "".join(f"<th style='text-align:left'>{html.escape(one)}</th>" for one in heads)
     cell = "<td style='text-align:left'>{}</td>".format
-    body = "".join("<tr>" + "".join(cell(escape(str(one))) for one in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(cell(html.escape(str(one))) for one in row) + "</tr>" for row in rows)
     rest = f"<p>and {more} more</p>" if more else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
@@ -56,7 +58,9 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return self.svg
+        # As an image: the rules of its style are not for the page.
+        image = base64.b64encode(self.svg.encode()).decode()
+        return f"<img alt='the plan' style='max-width:100%' src='data:image/svg+xml;base64,{image}'>"
 
 
 class Trace:
@@ -64,7 +68,7 @@ class Trace:
 
     >>> import meshtf
     >>> g = meshtf.Graph()
-    >>> y = (g.placeholder("x", "float32", [None]) + 1).named("y")
+    >>> y = g.op("AddV2", g.placeholder("x", "float32", [None]), 1.0, name="y")
     >>> with meshtf.local() as m, m.session(g) as s:
     ...     traced = s.trace("y", {"x": [1, 2]})
     >>> traced.values, [name for _, name, _, _, _ in traced.nodes if name == "y"]
@@ -101,11 +105,11 @@ class Trace:
         for i, (device, top) in enumerate(lanes.items()):
             hue = (210 + i * 275 // 2) % 360
             parts.append(f"<rect x='{left}' y='{top}' width='{width}' height='24' rx='4' fill='hsl({hue} 55% 60% / .15)'/>")
-            parts.append(f"<text x='{left - 8}' y='{top + 16}' text-anchor='end' style='{style}'>{escape(device)}</text>")
+            parts.append(f"<text x='{left - 8}' y='{top + 16}' text-anchor='end' style='{style}'>{html.escape(device)}</text>")
             for own, name, op, start, took in self.nodes:
                 if own == device:
                     bar = max(took * scale, 1)
-                    words = escape(f"{name}\n{op}\n{took * 1e6:.0f} µs")
+                    words = html.escape(f"{name}\n{op}\n{took * 1e6:.0f} µs")
                     parts.append(
                         f"<rect x='{left + start * scale:.1f}' y='{top + 2}' width='{bar:.1f}' height='20' "
                         f"fill='hsl({hue} 55% 60% / .8)'><title>{words}</title></rect>"
@@ -113,7 +117,9 @@ class Trace:
         bottom = 6 + len(lanes) * high
         for share in (0, 0.5, 1):
             x = left + share * width
-            parts.append(f"<text x='{x}' y='{bottom + 12}' text-anchor='middle' style='{style}'>{share * self.took * 1e6:.0f} µs</text>")
+            parts.append(
+                f"<text x='{x}' y='{bottom + 12}' text-anchor='middle' style='{style}'>{share * self.took * 1e6:.0f} µs</text>"
+            )
         return (
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {left + width + 30} {bottom + 18}' role='img' "
             f"style='max-width:72em'>{''.join(parts)}</svg>"

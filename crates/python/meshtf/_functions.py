@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
 from . import _errors
-from ._arrays import np, numpy_dtype
+from ._arrays import numpy_dtype
+from ._lazy import np
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
     from ._tensor import Axis, Tensor
 
 # numpy's functions of single elements, by the ops that compute them.
@@ -76,8 +77,10 @@ ELEMENTWISE = {
 # numpy's functions of arrays that are methods.
 METHODS = {
     name: name
-    for name in "all any argmax argmin clip cumprod cumsum expand_dims max mean min prod reshape round std sum swapaxes take transpose var"
-    .split()
+    for name in (
+        "all any argmax argmin clip cumprod cumsum expand_dims max mean min prod reshape round std sum swapaxes take transpose "
+        "var"
+    ).split()
 } | {"amax": "max", "amin": "min", "permute_dims": "transpose"}
 
 
@@ -97,7 +100,7 @@ def operand_dtype(value: Any, beside: str) -> str:
     kind = np.asarray(value).dtype.kind
     if kind == "f" and numpy_dtype(beside).kind in "ui":
         raise _errors.InvalidArgumentError(
-            f"a number with a fraction beside a tensor of {beside}: convert the tensor with .astype(\"float32\")"
+            f'a number with a fraction beside a tensor of {beside}: convert the tensor with .astype("float32")'
         )
     return beside
 
@@ -110,7 +113,7 @@ def sliced(tensor: Tensor, keys: tuple) -> Tensor:
     begin: list[Any] = []
     end: list[Any] = []
     strides: list[int] = []
-    masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0)
+    masks: dict[str, Any] = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0)
     for i, key in enumerate(keys):
         bit = 1 << i
         first: Any = 0
@@ -162,7 +165,7 @@ def _where(own: Tensor, condition: Any, *both: Any) -> Tensor:
     graph = own.graph
     condition = condition if is_tensor(condition) else graph.constant(condition, "bool")
     if not both:
-        raise TypeError("numpy.where of a tensor takes a condition and two values; g.op(\"Where\", condition) has places")
+        raise TypeError('numpy.where of a tensor takes a condition and two values; g.op("Where", condition) has places')
     among = next((one for one in both if is_tensor(one)), None)
     values = _values(among, both) if among is not None else [graph.constant(one, "float32") for one in both]
     return graph.op("SelectV2", condition, *values)
@@ -189,7 +192,7 @@ def _einsum(own: Tensor, equation: str, *arrays: Any) -> Tensor:
 
 def _pad(own: Tensor, array: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Tensor:
     if mode != "constant":
-        raise TypeError("numpy.pad of a tensor has the mode \"constant\" alone; g.op(\"MirrorPad\", …) has others")
+        raise TypeError('numpy.pad of a tensor has the mode "constant" alone; g.op("MirrorPad", …) has others')
     widths = np.broadcast_to(np.asarray(pad_width, dtype=np.int32), (array.ndim, 2))
     value = own.graph.constant(constant_values, array._native.dtype)
     return own.graph.op("PadV2", array, own.graph.constant(np.ascontiguousarray(widths)), value)
@@ -204,11 +207,11 @@ def _split(own: Tensor, array: Tensor, indices_or_sections: int, axis: int = 0) 
 
 
 def _norm(own: Tensor, x: Tensor, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    if ord not in (None, 2, 1, math.inf) or ord == 2 and axis is None and x.ndim != 1:
+    if ord not in (None, 2, 1, np.inf) or ord == 2 and axis is None and x.ndim != 1:
         raise TypeError("numpy.linalg.norm of a tensor has the orders 1, 2 and inf of vectors")
     if ord == 1:
         return abs(x).sum(axis, keepdims)
-    if ord == math.inf:
+    if ord == np.inf:
         return abs(x).max(axis, keepdims)
     return own.graph.op("Sqrt", (x * x).sum(axis, keepdims))
 
@@ -234,5 +237,7 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "size": lambda own, a: own.graph.op("Size", a),
     "squeeze": lambda own, a, axis=None: a.squeeze(axis),
     "flip": lambda own, a, axis=None: own.graph.op("ReverseV2", a, a._axes(axis, "flip")),
-    "roll": lambda own, a, shift, axis: own.graph.op("Roll", a, own.graph.constant(shift, "int32"), own.graph.constant(axis, "int32")),
+    "roll": lambda own, a, shift, axis: own.graph.op(
+        "Roll", a, own.graph.constant(shift, "int32"), own.graph.constant(axis, "int32")
+    ),
 }

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 
 from . import _errors, _native
-from ._arrays import array_of, dtype_name, np, own_dtype
+from ._arrays import array_of, dtype_name, own_dtype
 from ._draw import nodes_table, table
+from ._lazy import json, np
 from ._tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+
+class _Within:
+    """What is done before and after the body of ``with``."""
+
+    def __init__(self, enter: Any, leave: Any) -> None:
+        self._enter, self._leave = enter, leave
+
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
 
 
 class Operation:
@@ -126,7 +143,8 @@ class Graph:
         """A node of any op of the vocabulary (`meshtf ops` lists it), which is TensorFlow's; its output, or a tuple of several.
 
         Inputs that are no tensors become constants. The node's name is that of the op unless it is stated. Dtypes and counts
-        that follow from the inputs need not be stated. A node without outputs is an `Operation`, which a run takes among its fetches.
+        that follow from the inputs need not be stated. A node without outputs is an `Operation`, which a run takes among its
+        fetches.
 
         >>> import meshtf
         >>> g = meshtf.Graph()
@@ -176,27 +194,26 @@ class Graph:
         """The number of updates so far, before the step: an int64."""
         return Tensor(self, self._change().own("global_step"))
 
-    @contextmanager
-    def device(self, device: str) -> Iterator[None]:
+    def device(self, device: str) -> AbstractContextManager[None]:
         """Requests a device for the nodes that are added meanwhile: ``"/job:worker/task:1"``, ``"/device:GPU:0"``, or both parts.
 
         The parts that it leaves open come from the enclosing one.
         """
         builder = self._builder
-        builder.enter_device(device)
-        try:
-            yield
-        finally:
-            builder.leave_device()
+        return _Within(lambda: builder.enter_device(device), builder.leave_device)
 
-    @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
+    def scope(self, name: str) -> AbstractContextManager[None]:
         """Puts ``name/`` before the names of the nodes that are added meanwhile."""
-        outer, self._scope = self._scope, f"{self._scope}{name}/"
-        try:
-            yield
-        finally:
-            self._scope = outer
+        outer: list[str] = []
+
+        def enter() -> None:
+            outer.append(self._scope)
+            self._scope = f"{self._scope}{name}/"
+
+        def leave() -> None:
+            self._scope = outer.pop()
+
+        return _Within(enter, leave)
 
     # Training.
 

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections import namedtuple
+from collections.abc import Mapping
 
 from . import _errors, _native
 from ._draw import Plan, size, table
 from ._graph import Graph
-from ._processes import Nodes
-from ._session import Session, _Asked
+from ._lazy import json
+from ._session import Names, Session
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._session import Feeds, Fetches
+    from collections.abc import Iterable
+    from typing import Any
+
+    from ._processes import Nodes
+    from ._session import Fetches
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device of a task."""
+class Device(namedtuple("Device", "name backend description memory cores")):
+    """A device of a task: its name, its backend, the machine's words for it, its memory in bytes and its cores, if known."""
 
-    #: Its name: ``/job:worker/task:1/device:CPU:0``.
+    __slots__ = ()
     name: str
-    #: What runs on it.
     backend: str
-    #: The machine's words for it.
-    description: str = field(repr=False)
-    #: Its memory in bytes, if that is known.
-    memory: int | None = None
-    #: Its cores, if that is known.
-    cores: int | None = None
+    description: str
+    memory: int | None
+    cores: int | None
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(namedtuple("Task", "job index devices addresses", defaults=((), ()))):
     """A task that is up. As a text it is its name in device strings."""
 
+    __slots__ = ()
     job: str
     index: int
-    devices: tuple[Device, ...] = ()
-    addresses: tuple[str, ...] = field(default=(), repr=False)
+    devices: tuple[Device, ...]
+    addresses: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -112,7 +110,7 @@ class Mesh:
             isolated=isolated,
             init=False if weights is not None and init is None else init,
         )
-        session = Session(native, graph, complete)
+        session = Session(native, graph)
         self._sessions.add(session)
         try:
             if weights is not None:
@@ -136,21 +134,26 @@ class Mesh:
 
         >>> import meshtf
         >>> g = meshtf.Graph()
-        >>> x = g.constant(2, name="x")
+        >>> x = g.placeholder("x", "int32", [])
         >>> with g.device("/job:worker/task:1"):
-        ...     y = (x + 1).named("y")
+        ...     y = g.op("AddV2", x, 1, name="y")
         >>> with meshtf.local({"worker": 2}) as m:
-        ...     plan = m.plan(g, "y")
+        ...     plan = m.plan(g, y, ["x"])
         >>> plan.devices["y"]
         '/job:worker/task:1/device:CPU:0'
         """
-        complete = Graph._of(graph)._complete()
-        session = Session(None, graph, complete)  # type: ignore[arg-type]
-        asked: _Asked = session._form(fetches)
-        fed = [session._meant(name if isinstance(name, str) else name.name)[0] for name in feeds]
-        target = None if target is None else _task(target)
-        options = {"target": target, "place": place, "soft_placement": soft_placement}
-        svg, described = self._native.plan(complete, asked.fetches, asked.targets, fed, **options)
+        names = Names(Graph._of(graph))
+        asked = names.asked(fetches)
+        fed = [names.meant(names.of(name))[0] for name in feeds]
+        svg, described = self._native.plan(
+            names.complete,
+            asked.fetches,
+            asked.targets,
+            fed,
+            target=None if target is None else _task(target),
+            place=place,
+            soft_placement=soft_placement,
+        )
         return Plan(svg, json.loads(described))
 
     def close(self) -> None:
@@ -245,6 +248,8 @@ def local(
     folder = None if data is None else os.fspath(data)
     if not processes:
         return Mesh(_native.local(names, backend=backend, data=folder), "local")
+    from ._processes import Nodes
+
     nodes = Nodes(names, backend, folder)
     try:
         native = _native.join(
@@ -262,7 +267,7 @@ def _names(tasks: Any) -> list[str]:
     if isinstance(tasks, Graph):
         return tasks._complete().tasks() or ["localhost/0"]
     if isinstance(tasks, str):
-        raise TypeError("tasks are {\"worker\": 2}, or a list of names such as [\"worker/0\", \"worker/1\"]")
+        raise TypeError('tasks are {"worker": 2}, or a list of names such as ["worker/0", "worker/1"]')
     if isinstance(tasks, Mapping):
         return [f"{job}/{index}" for job, count in tasks.items() for index in range(count)]
     return [_task(task) for task in tasks]

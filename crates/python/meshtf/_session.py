@@ -2,47 +2,107 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, MutableMapping, Sized
 
 from . import _errors
 from ._arrays import array_of
 from ._draw import Trace
+from ._lazy import asyncio, json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeAlias
+
     import numpy
 
     from . import _native
-    from ._graph import Graph, Tensor
+    from ._graph import Graph, Operation, Tensor
 
-    #: What a run fetches: a name, a tensor, or lists, tuples and dicts of them.
-    Fetches = str | Tensor | list | tuple | dict | None
-    Feeds = Mapping[str | Tensor, Any]
+    #: A name, a tensor, an operation, or lists, tuples and dicts of them.
+    Fetches: TypeAlias = str | Tensor | Operation | list[Any] | tuple[Any, ...] | dict[Any, Any] | None
+    Feeds: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any]
 
 
-class _Asked:
+class Names:
+    """The names by which runs of a graph fetch, feed and run."""
+
+    def __init__(self, graph: Graph, grow: Callable[[_native.Graph], None] | None = None) -> None:
+        self.graph = graph
+        self.complete = graph._complete()
+        # Called with the graph if it has grown.
+        self._grow = grow
+        self._known: dict[str, tuple[str, str | None]] = {}
+
+    def meant(self, name: str) -> tuple[str, str | None]:
+        """The tensor that a name means, and its dtype; no dtype for a node without outputs."""
+        known = self._known.get(name)
+        if known is None:
+            try:
+                known = self.complete.meant(name)
+            except _errors.Error:
+                complete = self.graph._complete()
+                if complete is self.complete or self._grow is None:
+                    raise
+                known = complete.meant(name)
+                self._grow(complete)
+                self.complete = complete
+            self._known[name] = known
+        return known
+
+    def of(self, one: Any) -> str:
+        """The name of a fetch or a feed."""
+        if type(one) is str:
+            return one
+        if getattr(one, "graph", self.graph) is not self.graph:
+            raise _errors.InvalidArgumentError(f"{one!r} is of another graph than the session")
+        name = getattr(one, "name", one)
+        if not isinstance(name, str):
+            raise TypeError(f"expected a name or a tensor of a graph, not {one!r:.60}")
+        return name
+
+    def asked(self, fetches: Fetches) -> Asked:
+        """Fetches; those of the file if there are none."""
+        if fetches is not None:
+            return Asked(self, fetches)
+        defaults = json.loads(self.complete.defaults())
+        if not defaults["fetch"] and not defaults["targets"]:
+            raise _errors.InvalidArgumentError('the graph does not say what to fetch: name it, as in run("y")')
+        asked = Asked(self, dict(defaults["outputs"]))
+        asked.targets += defaults["targets"]
+        return asked
+
+    def fed(self, feeds: Feeds | None) -> list[tuple[str, numpy.ndarray, str]]:
+        """Feeds as arrays of the dtypes of their tensors."""
+        fed = []
+        for key, value in (feeds or {}).items():
+            name = self.of(key)
+            tensor, dtype = self.meant(name)
+            if dtype is None:
+                raise _errors.InvalidArgumentError(f"{name} has no output: it cannot be fed")
+            fed.append((tensor, array_of(value, dtype, name), dtype))
+        return fed
+
+
+class Asked:
     """Fetches as flat lists, and the way back to their form."""
 
     __slots__ = ("fetches", "targets", "form")
 
-    def __init__(self, session: Session, fetches: Fetches) -> None:
+    def __init__(self, names: Names, fetches: Fetches) -> None:
         self.fetches: list[str] = []
         self.targets: list[str] = []
-        self.form = self._flat(session, fetches)
+        self.form = self._flat(names, fetches)
 
-    def _flat(self, session: Session, fetch: Any) -> Any:
+    def _flat(self, names: Names, fetch: Any) -> Any:
         if isinstance(fetch, dict):
-            return {key: self._flat(session, one) for key, one in fetch.items()}
+            return {key: self._flat(names, one) for key, one in fetch.items()}
         if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):
-            return type(fetch)(*(self._flat(session, one) for one in fetch))
+            return type(fetch)(*(self._flat(names, one) for one in fetch))
         if isinstance(fetch, (list, tuple)):
-            return type(fetch)(self._flat(session, one) for one in fetch)
-        name = fetch if type(fetch) is str else getattr(fetch, "name", fetch)
-        if not isinstance(name, str):
-            raise TypeError(f"a fetch is a name, a tensor of a graph, or a list, tuple or dict of them, not {fetch!r}")
-        tensor, dtype = session._meant(name)
+            return type(fetch)(self._flat(names, one) for one in fetch)
+        tensor, dtype = names.meant(names.of(fetch))
         if dtype is None:
             self.targets.append(tensor)
             return _NOTHING
@@ -83,11 +143,10 @@ class Session:
     array([2., 4.], dtype=float32)
     """
 
-    def __init__(self, native: _native.Session, graph: Graph, complete: _native.Graph) -> None:
+    def __init__(self, native: _native.Session, graph: Graph) -> None:
         self._native = native
-        self._complete = complete
-        self._names: dict[str, tuple[str, str | None]] = {}
-        #: The graph that it runs.
+        self._names = Names(graph, native.extend)
+        #: The graph that it runs. If it has grown, the session has the new nodes when a run names one.
         self.graph = graph
         #: The variables of the graph, by their names.
         self.variables = Variables(self)
@@ -103,11 +162,13 @@ class Session:
         """
         if type(fetches) is str and steps == 1:
             # The usual case without the lists of the others.
-            tensor, dtype = self._meant(fetches)
+            tensor, dtype = self._names.meant(fetches)
             if dtype is not None:
-                return self._native.run([tensor], [], self._fed(feeds))[0][0]
-        asked = self._form(fetches)
-        values, _ = self._native.run(asked.fetches, asked.targets, self._fed(feeds), _count(steps))
+                return self._native.run([tensor], [], self._names.fed(feeds))[0][0]
+        asked = self._names.asked(fetches)
+        if not asked.fetches and not asked.targets:
+            return asked.values([])
+        values, _ = self._native.run(asked.fetches, asked.targets, self._names.fed(feeds), _count(steps))
         return asked.values(values)
 
     async def run_async(self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1) -> Any:
@@ -122,8 +183,8 @@ class Session:
         ...     [int(y) for y in asyncio.run(doubled(s, [1, 2, 3]))]
         [2, 4, 6]
         """
-        asked, loop = self._form(fetches), asyncio.get_running_loop()
-        future: asyncio.Future[list] = loop.create_future()
+        asked, loop = self._names.asked(fetches), asyncio.get_running_loop()
+        future: Future[list] = loop.create_future()
 
         def settle(values: list | None, error: BaseException | None) -> None:
             if future.done():
@@ -140,7 +201,7 @@ class Session:
                 # The loop was closed: nobody waits.
                 pass
 
-        pending = self._native.begin(asked.fetches, asked.targets, self._fed(feeds), _count(steps), done)
+        pending = self._native.begin(asked.fetches, asked.targets, self._names.fed(feeds), _count(steps), done)
         try:
             return asked.values(await future)
         finally:
@@ -173,7 +234,7 @@ class Session:
         100
         100
         """
-        asked, every = self._form(fetches), _count(every)
+        asked, every = self._names.asked(fetches), _count(every)
         if feeds is not None and not isinstance(feeds, Mapping):
             if steps is not None:
                 raise TypeError("steps is the number of feeds if there are several")
@@ -181,10 +242,10 @@ class Session:
         if steps is None:
             raise TypeError("run_steps takes steps=N, or an iterable of feeds")
         steps = _count(steps)
-        native = self._native.steps(asked.fetches, asked.targets, self._fed(feeds), steps, every)
-        return self._same_steps(asked, native, _bar(progress, steps))
+        native = self._native.steps(asked.fetches, asked.targets, self._names.fed(feeds), steps, every)
+        return self._same_steps(asked, native, progress_bar(progress, steps))
 
-    def _same_steps(self, asked: _Asked, native: _native.Steps, bar: Any) -> Iterator[tuple[int, Any]]:
+    def _same_steps(self, asked: Asked, native: _native.Steps, bar: Any) -> Iterator[tuple[int, Any]]:
         before = 0
         try:
             for step, values in native:
@@ -197,12 +258,12 @@ class Session:
             if bar is not None:
                 bar.close()
 
-    def _fed_steps(self, asked: _Asked, feeds: Iterable[Feeds], every: int, progress: bool) -> Iterator[tuple[int, Any]]:
-        bar = _bar(progress, len(feeds) if hasattr(feeds, "__len__") else None)
+    def _fed_steps(self, asked: Asked, feeds: Iterable[Feeds], every: int, progress: bool) -> Iterator[tuple[int, Any]]:
+        bar = progress_bar(progress, len(feeds) if isinstance(feeds, Sized) else None)
         step, last = 0, None
         try:
             for step, own in enumerate(feeds, 1):
-                last = self._native.run(asked.fetches, asked.targets, self._fed(own))[0]
+                last = self._native.run(asked.fetches, asked.targets, self._names.fed(own))[0]
                 if bar is not None:
                     bar.update(1)
                 if step % every == 0:
@@ -216,8 +277,8 @@ class Session:
 
     def trace(self, fetches: Fetches = None, feeds: Feeds | None = None) -> Trace:
         """Runs one step and records when each device ran which node: see `Trace`."""
-        asked = self._form(fetches)
-        values, timeline = self._native.run(asked.fetches, asked.targets, self._fed(feeds), 1, True)
+        asked = self._names.asked(fetches)
+        values, timeline = self._native.run(asked.fetches, asked.targets, self._names.fed(feeds), 1, True)
         return Trace(asked.values(values), json.loads(timeline))
 
     def close(self) -> None:
@@ -232,36 +293,7 @@ class Session:
 
     def __repr__(self) -> str:
         state = "closed" if self._native.is_closed else "open"
-        return f"<meshtf.Session of {len(self._complete)} nodes, {state}>"
-
-    def _meant(self, name: str) -> tuple[str, str | None]:
-        """The tensor that a name means, and its dtype."""
-        known = self._names.get(name)
-        if known is None:
-            known = self._names[name] = self._complete.meant(name)
-        return known
-
-    def _form(self, fetches: Fetches) -> _Asked:
-        if fetches is None:
-            defaults = json.loads(self._complete.defaults())
-            if not defaults["fetch"] and not defaults["targets"]:
-                raise _errors.InvalidArgumentError("the graph does not say what to fetch: name it, as in run(\"y\")")
-            asked = _Asked(self, {name: tensor for name, tensor in defaults["outputs"]})
-            asked.targets += defaults["targets"]
-            return asked
-        return _Asked(self, fetches)
-
-    def _fed(self, feeds: Feeds | None) -> list[tuple[str, numpy.ndarray, str]]:
-        fed = []
-        for key, value in (feeds or {}).items():
-            name = key if type(key) is str else getattr(key, "name", key)
-            if not isinstance(name, str):
-                raise TypeError(f"the key of a feed is a name or a tensor of a graph, not {key!r}")
-            tensor, dtype = self._meant(name)
-            if dtype is None:
-                raise _errors.InvalidArgumentError(f"{name} has no output: it cannot be fed")
-            fed.append((tensor, array_of(value, dtype, name), dtype))
-        return fed
+        return f"<meshtf.Session of {len(self._names.complete)} nodes, {state}>"
 
 
 class Variables(MutableMapping):
@@ -269,10 +301,10 @@ class Variables(MutableMapping):
 
     >>> import meshtf
     >>> g = meshtf.Graph()
-    >>> w = g.variable("w", [2], initial="zeros")
+    >>> twice = g.variable("w", [2], initial="zeros") * 2
     >>> with meshtf.local() as m, m.session(g) as s:
     ...     s.variables["w"] = [3, 4]
-    ...     print(list(s.variables), s.variables["w"], s.run(w * 2))
+    ...     print(list(s.variables), s.variables["w"], s.run(twice))
     ['w'] [3. 4.] [6. 8.]
     """
 
@@ -290,13 +322,17 @@ class Variables(MutableMapping):
         raise TypeError("a variable of a graph cannot be removed")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._session._complete.variables())
+        return iter(self._session._names.complete.variables())
 
     def __len__(self) -> int:
-        return len(self._session._complete.variables())
+        return len(self._session._names.complete.variables())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._session._complete.variables()
+        return name in self._session._names.complete.variables()
+
+    def copy(self) -> dict[str, numpy.ndarray]:
+        """The values of all variables."""
+        return dict(self.items())
 
     def __repr__(self) -> str:
         return f"<variables {', '.join(self)}>"
@@ -308,11 +344,11 @@ def _count(number: Any) -> int:
     return number.__index__()
 
 
-def _bar(wanted: bool, steps: int | None) -> Any:
+def progress_bar(wanted: bool, steps: int | None) -> Any:
     if not wanted:
         return None
     try:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         return None
     return tqdm(total=steps, unit="step")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
 from . import _errors
 from . import _functions as functions
-from ._arrays import dtype_name, np, numpy_dtype
+from ._arrays import dtype_name, numpy_dtype
+from ._lazy import np
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
     from . import _native
     from ._graph import Graph
 
-    Axis = int | Sequence[int] | None
+    Axis: TypeAlias = int | Sequence[int] | None
+
 
 class Tensor:
     """A tensor of a graph: an output of a node.
@@ -74,7 +77,7 @@ class Tensor:
         raise TypeError("the value of a tensor is not known before a run: use numpy.where for a choice in the graph")
 
     def __iter__(self) -> Any:
-        raise TypeError("the elements of a tensor are not known before a run: index it, or use g.op(\"Unpack\", …)")
+        raise TypeError('the elements of a tensor are not known before a run: index it, or use g.op("Unpack", …)')
 
     def __len__(self) -> int:
         first = (self._sizes("len") or [None])[0]
@@ -360,7 +363,7 @@ class Tensor:
     def sparse_cross_entropy(self, classes: Any) -> Tensor:
         """The cross-entropy of these logits [n, classes] and the true classes [n]: [n]."""
         classes = classes if isinstance(classes, Tensor) else self.graph.constant(classes)
-        return self.graph.op("SparseSoftmaxCrossEntropyWithLogits", self, classes)
+        return self.graph.op("SparseSoftmaxCrossEntropyWithLogits", self, classes)[0]
 
     def accuracy(self, classes: Tensor) -> Tensor:
         """The share of rows of these logits whose greatest element is the true class: a float32 scalar."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
 
-from . import _errors, _native
-from ._arrays import array_of
+from . import _native
 from ._graph import Graph
-from ._session import _bar
+from ._lazy import json
+from ._session import Names, progress_bar
 from ._tensor import Tensor
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeAlias
+
     import numpy
 
     from ._mesh import Mesh, Task
 
-    Data = Mapping[str | Tensor, Any]
+    Data: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any]
 
 
 class Trained:
@@ -80,11 +81,11 @@ def train(
 
     `data` has the examples by placeholder, examples first. It is trained for `epochs`, or for `steps`, in batches of `batch`
     examples that are drawn in the order of the seed `shuffle` (None: in their own). `validation` is a share of the examples that
-    is not trained with, or other examples; it is evaluated after each epoch, or `evaluate_every` steps, and the training ends once
+    is not trained with, or other examples; it is evaluated after each epoch, or `evaluate_every` steps. The training ends once
     the loss, or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows).
 
-    The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``: those of `mesh`,
-    or in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. Callbacks are called with the step and the values of
+    The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
+    in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. Callbacks are called with the step and the values of
     each record, of which there is one in `record` steps; one that returns True stops the training. States are saved in the folder
     `checkpoint`, from which a later call continues (`resume`: True if there must be one, False if there must be none). The
     optimizers and their numbers are those of `Graph.minimize`.
@@ -98,23 +99,11 @@ def train(
     >>> done.how, done.weights["line/kernel"].round(2), done.weights["line/bias"].round(2)
     ('done', array([[3.]], dtype=float32), array([1.], dtype=float32))
     """
-    complete = Graph._of(model)._complete()
-
-    def examples(data: Data) -> list[tuple[str, Any, str]]:
-        columns = []
-        for key, value in data.items():
-            name = key if isinstance(key, str) else key.name
-            tensor, dtype = complete.meant(name)
-            if dtype is None:
-                raise _errors.InvalidArgumentError(f"{name} has no output: it cannot be fed")
-            columns.append((tensor, array_of(value, dtype, name), dtype))
-        return columns
-
-    is_share = isinstance(validation, (int, float))
-    held_out = None if validation is None or is_share else examples(validation)
-    name = _name(loss)
+    names = Names(Graph._of(model))
+    share = float(validation) if isinstance(validation, (int, float)) else 0.0
+    held_out = None if validation is None or isinstance(validation, (int, float)) else names.fed(validation)
     parameters = {
-        "loss": name,
+        "loss": names.of(loss),
         "optimizer": optimizer,
         "rate": float(rate),
         "numbers": [(key, float(value)) for key, value in numbers.items()],
@@ -126,8 +115,8 @@ def train(
         "steps": steps,
         "epochs": epochs if epochs is not None or steps is not None else 1,
         "shuffle": shuffle,
-        "hold_out": float(validation) if is_share else 0.0,
-        "metrics": [_name(metric) for metric in metrics],
+        "hold_out": share,
+        "metrics": [names.of(metric) for metric in metrics],
         "workers": workers,
         "ps": ps,
         "mode": mode,
@@ -144,7 +133,7 @@ def train(
     watcher = _Watcher(list(callbacks), progress)
     client = None if mesh is None else mesh._native
     try:
-        ended, weights = _native.train(client, complete, examples(data), held_out, parameters, watcher)
+        ended, weights = _native.train(client, names.complete, names.fed(data), held_out, parameters, watcher)
     finally:
         watcher.close()
     return Trained(model, watcher.history, weights, json.loads(ended))
@@ -165,7 +154,7 @@ class _Watcher:
         kind = event["event"]
         if kind == "prepared":
             self._names = event["names"]
-            self._bar = _bar(self._progress, event["steps"])
+            self._bar = progress_bar(self._progress, event["steps"])
         elif kind == "begins":
             self._before = event["step"]
         elif kind in ("trained", "evaluated"):
@@ -173,7 +162,7 @@ class _Watcher:
         return False
 
     def _measured(self, prefix: str, step: int, values: list[float]) -> bool:
-        logs = {f"{prefix}{name}": value for name, value in zip(self._names, values)}
+        logs = {f"{prefix}{name}": value for name, value in zip(self._names, values, strict=False)}
         for name, value in {f"{prefix}step": step, **logs}.items():
             self.history.setdefault(name, []).append(value)
         if self._bar is not None and not prefix:
@@ -185,7 +174,3 @@ class _Watcher:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def _name(of: str | Tensor) -> str:
-    return of if isinstance(of, str) else of.name

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::block_in_place;
 
 /// The interval at which a wait looks for signals: Ctrl-C ends it.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
@@ -39,16 +40,17 @@ pub fn runtime() -> PyResult<&'static Runtime> {
 /// Waits without Python's lock. A signal whose handler raises ends the wait: the future is dropped.
 pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
     let runtime = runtime()?;
-    py.detach(|| {
-        runtime.block_on(async {
-            tokio::pin!(work);
-            loop {
-                tokio::select! {
-                    biased;
-                    done = &mut work => return Ok(done),
-                    () = tokio::time::sleep(LOOK_FOR_SIGNALS) => Python::attach(|py| py.check_signals())?,
-                }
+    let work = async {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                () = tokio::time::sleep(LOOK_FOR_SIGNALS) => Python::attach(|py| py.check_signals())?,
             }
-        })
-    })
+        }
+    };
+    // A callback waits on a thread of meshtf, of whose work another one takes care meanwhile.
+    let is_within = Handle::try_current().is_ok();
+    py.detach(|| if is_within { block_in_place(|| runtime.block_on(work)) } else { runtime.block_on(work) })
 }

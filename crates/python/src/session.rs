@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use meshtf::graph::{Attr, NodeDef, ProgramFile};
 use meshtf::plan::Timeline;
 use meshtf::tensor::Tensor;
-use meshtf::{Code, Failure, RunOutput, Session as Opened};
+use meshtf::{Code, Failure, Init, RunOutput, Session as Opened};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use serde_json::json;
@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use crate::array::{to_numpy, to_tensor};
 use crate::client::Reached;
 use crate::error::{OrRaise, raised, refused};
-use crate::graph::variables;
+use crate::graph::{Graph, variables};
 use crate::runtime::{runtime, wait};
 use crate::steps::{Begun, Steps};
 
@@ -26,7 +26,7 @@ pub type Feeds<'py> = Vec<(String, Bound<'py, PyAny>, String)>;
 #[pyclass(frozen, module = "meshtf._native")]
 pub struct Session {
     opened: Mutex<Option<Arc<Opened>>>,
-    file: Arc<ProgramFile>,
+    file: Mutex<Arc<ProgramFile>>,
     /// The nodes that were added for access to variables, by the variable's name.
     access: Mutex<Vec<Access>>,
     /// The session's way to its master; a cluster of this process exists as long.
@@ -92,7 +92,7 @@ impl Session {
     pub fn of(session: Opened, file: Arc<ProgramFile>, reached: Arc<Reached>) -> Session {
         Session {
             opened: Mutex::new(Some(Arc::new(session))),
-            file,
+            file: Mutex::new(file),
             access: Mutex::default(),
             reached: Mutex::new(Some(reached)),
         }
@@ -101,6 +101,11 @@ impl Session {
     fn opened(&self, py: Python<'_>) -> PyResult<Arc<Opened>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
         opened.ok_or_else(|| refused(py, Code::FailedPrecondition, "the session is closed"))
+    }
+
+    /// The graph with its defaults.
+    fn file(&self) -> Arc<ProgramFile> {
+        Arc::clone(&self.file.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The nodes that access a variable, which are added to the graph when they are first needed.
@@ -120,7 +125,8 @@ impl Session {
     }
 
     fn nodes_for(&self, name: &str) -> meshtf::Result<(Access, Vec<NodeDef>)> {
-        let graph = &self.file.graph;
+        let file = self.file();
+        let graph = &file.graph;
         let all = variables(graph);
         let made = all.iter().find(|(own, node)| own == name || node == name);
         let node = made.and_then(|(_, node)| graph.find(node)).map(|id| graph.node(id)).ok_or_else(|| {
@@ -176,7 +182,7 @@ impl Session {
         steps: u64,
         traced: bool,
     ) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
-        let asked = Asked::of(&self.file, fetches, targets, feeds)?;
+        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
         let session = self.opened(py)?;
         let ran = wait(py, async move { asked.run(&session, steps, traced).await })?.or_raise(py)?;
         let timeline = traced.then(|| timeline(&ran));
@@ -194,7 +200,7 @@ impl Session {
         steps: u64,
         done: Py<PyAny>,
     ) -> PyResult<Pending> {
-        let asked = Asked::of(&self.file, fetches, targets, feeds)?;
+        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
         let session = self.opened(py)?;
         let work = async move {
             let ran = asked.run(&session, steps, false).await;
@@ -224,8 +230,26 @@ impl Session {
         steps: u64,
         every: u64,
     ) -> PyResult<Steps> {
-        let asked = Asked::of(&self.file, fetches, targets, feeds)?;
+        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
         Steps::begin(self.opened(py)?, Begun { asked, steps, every })
+    }
+
+    /// Adds the nodes of a graph that has grown since, and gives new variables their first values if none of them has one.
+    fn extend(&self, py: Python<'_>, graph: &Graph) -> PyResult<()> {
+        let (session, known, grown) = (self.opened(py)?, self.file(), Arc::clone(&graph.file));
+        let added = wait(py, async move {
+            let fresh: Vec<String> = grown.init.iter().filter(|name| !known.init.contains(name)).cloned().collect();
+            let (whole, due) = Init::of(grown.graph.clone(), &fresh);
+            let mut nodes = whole.to_defs();
+            nodes.retain(|node| known.graph.find(&node.name).is_none());
+            session.extend(nodes).await?;
+            if !fresh.is_empty() && due.is_due(&session).await? {
+                session.run().feeds(&grown.feed).targets(&fresh).await?;
+            }
+            Ok::<_, Failure>(grown)
+        });
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = added?.or_raise(py)?;
+        Ok(())
     }
 
     /// The value of a variable.

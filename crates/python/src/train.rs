@@ -126,6 +126,8 @@ pub fn train<'py>(
     let has_evaluations = data.evaluate.is_some() || parameters.hold_out > 0.0;
     let (sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
     let model = graph.file.graph.clone();
+    // Without the optimizer's.
+    let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
     let record = parameters.record;
     let raised_there = Arc::new(Mutex::new(None));
     let stopped = Arc::new(tokio::sync::Notify::new());
@@ -138,7 +140,7 @@ pub fn train<'py>(
         let (names, steps) = (trainer.names(), trainer.steps());
         watcher
             .told(json!({ "event": "prepared", "names": names, "steps": steps, "epoch": trainer.steps_per_epoch() }))?;
-        let trained = run(&trainer, reached, target, &mut watcher, &stopped).await;
+        let trained = run(&trainer, &own, reached, target, &mut watcher, &stopped).await;
         trained.map(|(ended, values)| (names, ended, values))
     };
     let ended: Result<_, Error> = wait(py, work)?;
@@ -159,9 +161,11 @@ pub fn train<'py>(
     Ok((json!({ "names": names, "start": ended.start, "step": ended.step, "how": how }).to_string(), weights))
 }
 
-/// Trains on the tasks of a client, or on those that the training needs, in this process.
+/// Trains on the tasks of a client, or on those that the training needs, in this process; returns the values of the model's `own`
+/// variables.
 async fn run(
     trainer: &Trainer,
+    own: &[String],
     reached: Option<Arc<Reached>>,
     target: Option<Task>,
     watcher: &mut Watcher,
@@ -177,7 +181,8 @@ async fn run(
     };
     reached.wait_for(&tasks).await;
     let graph = trainer.graph().clone();
-    let readers = readers(&graph);
+    let mut readers = readers(&graph);
+    readers.retain(|(name, _)| own.contains(name));
     let session = reached.session(graph, target.as_ref(), SessionOptions::default()).await?;
     let ended = trainer.run_until(&session, watcher, stopped.notified()).await?;
     let fetched = session.run().fetches(readers.iter().map(|(_, reader)| reader)).await?;

@@ -19,6 +19,7 @@
 //!
 //! No call between these lines fails: the first error is remembered, with its context, and [`Model::finish`] returns it.
 
+mod attempt;
 mod attention;
 pub mod file;
 mod layers;
@@ -178,35 +179,6 @@ impl Model {
                 Vec::new()
             }
         }
-    }
-
-    /// Calls `add`. If something in it failed, that is returned, and the model continues as if it had not been called, except
-    /// that nodes which were complete before the failure stay in the graph; variables among them are neither initialised nor
-    /// trained.
-    ///
-    /// # Errors
-    /// The first error of the calls in `add`, or one that was there before.
-    pub fn attempt<T>(&self, add: impl FnOnce() -> T) -> Result<T> {
-        let (variables, updates) = {
-            let state = self.state();
-            if let Some(failure) = &state.failed {
-                return Err(failure.clone());
-            }
-            (state.variables.len(), state.updates.len())
-        };
-        let made = add();
-        let mut state = self.state();
-        let Some(failure) = state.failed.take() else { return Ok(made) };
-        state.g.abandon();
-        // Variables of a graph that was read are found once, and the step counter is the model's, whichever call needed it first.
-        let kept = variables.min(state.variables.len());
-        let added = state.variables.split_off(kept);
-        let step = state.global_step.clone();
-        let is_kept =
-            |one: &Variable| one.assign.is_none() || step.as_ref().is_some_and(|step| step.handle == one.handle);
-        state.variables.extend(added.into_iter().filter(is_kept));
-        state.updates.truncate(updates);
-        Err(failure)
     }
 
     /// Requests a device for the nodes that `add` adds; see [`GraphBuilder::with_device`].
