@@ -21,7 +21,7 @@ read -ra features <<<"$(features_of "$(host)")"
 build() { "${CARGO:-cargo}" rustc --manifest-path "$root/Cargo.toml" --profile dist ${JOBS:+--jobs "$JOBS"} "$@" >&2; }
 build -p meshtf --bin meshtf "${features[@]}" -- "${flags[@]}"
 # With the command's features below it, so that each dependency is built once for both.
-build -p meshtf-python --lib --features "meshtf/cli,meshtf/${features[1]//,/,meshtf/}" -- "${flags[@]}"
+build -p meshtf-python --lib --features "meshtf/default,meshtf/${features[1]//,/,meshtf/}" -- "${flags[@]}"
 MESHTF_LICENCES=$(mktemp)
 trap 'rm -f "$MESHTF_LICENCES"' EXIT
 MESHTF_PACKAGES="meshtf meshtf-python" licences "$(host)" >"$MESHTF_LICENCES"

@@ -91,6 +91,7 @@ class Mesh:
         place: str = "names",
         soft_placement: bool = False,
         isolated: bool = False,
+        guard: float | None = None,
         init: bool | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> Session:
@@ -98,7 +99,8 @@ class Mesh:
 
         `place` decides on the device of nodes whose device strings leave a choice: ``"names"`` has the master's, ``"auto"`` has
         those with which a step is expected to end soonest. `soft_placement` uses another device of the task if a requested one
-        does not exist. The variables of an `isolated` session are its own. `init` gives the variables their first values: None
+        does not exist. The variables of an `isolated` session are its own. With `guard`, runs of many steps survive the loss of
+        a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their first values: None
         if none of them has one, True in any case. `weights` are values of variables by name, which are set then.
         """
         complete = Graph._of(graph)._complete()
@@ -108,6 +110,7 @@ class Mesh:
             place=place,
             soft_placement=soft_placement,
             isolated=isolated,
+            guard=guard,
             init=False if weights is not None and init is None else init,
         )
         session = Session(native, graph)

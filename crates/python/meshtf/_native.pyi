@@ -65,7 +65,13 @@ class Session:
     @property
     def is_closed(self) -> bool: ...
     def run(
-        self, fetches: list[str], targets: list[str], feeds: _Feeds, steps: int = 1, traced: bool = False
+        self,
+        fetches: list[str],
+        targets: list[str],
+        feeds: _Feeds,
+        steps: int = 1,
+        traced: bool = False,
+        timeout: float | None = None,
     ) -> tuple[list[Any], str | None]: ...
     def begin(
         self,
@@ -102,6 +108,7 @@ class Client:
         place: str,
         soft_placement: bool,
         isolated: bool,
+        guard: float | None,
         init: bool | None,
     ) -> Session: ...
     def plan(

@@ -151,16 +151,19 @@ class Session:
         #: The variables of the graph, by their names.
         self.variables = Variables(self)
 
-    def run(self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1) -> Any:
+    def run(
+        self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1, timeout: float | None = None
+    ) -> Any:
         """Runs one step, or several with the same feeds, and returns the values of the last.
 
         `fetches` is the name of a tensor, ``"y"`` or ``"y:1"``, a tensor of a graph that was built, or a list, tuple or dict of
         these; the values come in the same form. A node without outputs is run for its effect; its value is None. Without
         fetches, those that the graph's file names are fetched, as a dict. `feeds` has values by name or tensor.
 
-        Values are arrays of numpy, and scalars of numpy for rank 0; strings are bytes. Ctrl-C cancels the step.
+        Values are arrays of numpy, and scalars of numpy for rank 0; strings are bytes. Ctrl-C cancels the steps, and so does
+        the end of `timeout` seconds: a DeadlineExceededError.
         """
-        if type(fetches) is str and steps == 1:
+        if type(fetches) is str and steps == 1 and timeout is None:
             # The usual case without the lists of the others.
             tensor, dtype = self._names.meant(fetches)
             if dtype is not None:
@@ -168,7 +171,8 @@ class Session:
         asked = self._names.asked(fetches)
         if not asked.fetches and not asked.targets:
             return asked.values([])
-        values, _ = self._native.run(asked.fetches, asked.targets, self._names.fed(feeds), _count(steps))
+        fed = self._names.fed(feeds)
+        values, _ = self._native.run(asked.fetches, asked.targets, fed, _count(steps), False, timeout)
         return asked.values(values)
 
     async def run_async(self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1) -> Any:

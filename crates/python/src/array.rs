@@ -10,6 +10,7 @@ use meshtf::Code;
 use meshtf::tensor::{DType, Shape, Tensor};
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::convert::dtype_named;
@@ -62,15 +63,15 @@ fn kind(dtype: DType) -> Option<&'static str> {
 
 /// A tensor as numpy has it: a scalar of numpy for rank 0, strings as Python's bytes in an array of objects.
 pub fn to_numpy<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let numpy = py.import("numpy")?;
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let (dtype, rank) = (tensor.dtype(), tensor.rank());
     let array = match kind(dtype) {
         Some(kind) => {
             let array = memory(py, tensor, kind)?;
-            let array = numpy.call_method1("asarray", (Bound::new(py, array)?,))?;
+            let array = ASARRAY.import(py, "numpy", "asarray")?.call1((Bound::new(py, array)?,))?;
             if dtype == DType::BF16 { array.call_method1("view", (bfloat16(py)?,))? } else { array }
         }
-        None if dtype == DType::String => strings(py, &numpy, &tensor)?,
+        None if dtype == DType::String => strings(py, &tensor)?,
         None => return Err(refused(py, Code::Unimplemented, format!("a value of {dtype} has no array of numpy"))),
     };
     if rank == 0 { array.get_item(PyTuple::empty(py)) } else { Ok(array) }
@@ -87,7 +88,8 @@ fn memory(py: Python<'_>, mut tensor: Tensor, kind: &'static str) -> PyResult<Ar
     Ok(Array { _tensor: tensor, address, kind, shape })
 }
 
-fn strings<'py>(py: Python<'py>, numpy: &Bound<'py, PyAny>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+fn strings<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import("numpy")?;
     let elements = tensor.slice::<Vec<u8>>().or_raise(py)?;
     let array = numpy.call_method1("empty", (elements.len(), "O"))?;
     for (i, element) in elements.iter().enumerate() {

@@ -48,7 +48,7 @@ pub struct Builder {
 struct State {
     /// The devices that are requested now, the outermost first.
     devices: Vec<String>,
-    /// The graph as it was read or last finished, with the defaults of a run and the nodes that initialize variables.
+    /// The graph as it was read, with the defaults of a run and the nodes that initialize its variables.
     file: Option<ProgramFile>,
 }
 
@@ -243,29 +243,18 @@ impl Builder {
         Ok(variables.into_iter().map(|variable| variable.name).collect())
     }
 
-    /// The graph so far, as a complete one. The construction may continue.
+    /// The graph so far, as a complete one. The construction continues.
     fn finish(&self, py: Python<'_>) -> PyResult<Graph> {
-        let has_more =
-            self.model.attempt(|| self.model.variables()).or_raise(py)?.iter().any(|one| one.assign.is_some());
-        let before = self.model.len();
-        let graph = self.model.finish().or_raise(py)?;
-        let mut state = self.state();
-        let mut file = match state.file.take() {
-            Some(mut file) => {
+        let (graph, init) = self.model.graph().or_raise(py)?;
+        let mut file = match &self.state().file {
+            Some(read) => {
+                let mut file = read.clone();
                 file.graph = graph;
                 file
             }
             None => ProgramFile::from(graph),
         };
-        if has_more {
-            // The node that initializes the variables that are new, whatever its name has become.
-            let is_init = |name: &str| name == "init" || name.starts_with("init_");
-            let added =
-                file.graph.nodes().skip(before).filter(|(_, node)| node.op.name == "NoOp" && is_init(&node.name));
-            let names: Vec<String> = added.map(|(_, node)| node.name.clone()).collect();
-            file.init.extend(names);
-        }
-        state.file = Some(file.clone());
+        file.init.extend(init);
         Ok(Graph::of(file))
     }
 }

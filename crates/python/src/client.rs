@@ -13,7 +13,7 @@ use meshtf::{
 use pyo3::prelude::*;
 use serde_json::json;
 
-use crate::convert::{backend_named, task_named};
+use crate::convert::{backend_named, seconds_of, task_named};
 use crate::error::{OrRaise, invalid, raised, refused};
 use crate::graph::Graph;
 use crate::runtime::{runtime, wait};
@@ -92,7 +92,7 @@ impl Client {
 }
 
 /// The options of a session.
-pub fn options(py: Python<'_>, place: &str, soft_placement: bool, isolated: bool) -> PyResult<SessionOptions> {
+fn options(py: Python<'_>, place: &str, soft_placement: bool, isolated: bool) -> PyResult<SessionOptions> {
     let place_by = match place {
         "names" => PlaceBy::Names,
         "auto" => PlaceBy::Cost,
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// Opens a session; gives variables their first values if they have none.
-    #[pyo3(signature = (graph, *, target, place, soft_placement, isolated, init))]
+    #[pyo3(signature = (graph, *, target, place, soft_placement, isolated, guard, init))]
     #[allow(clippy::too_many_arguments)]
     fn session(
         &self,
@@ -146,11 +146,13 @@ impl Client {
         place: &str,
         soft_placement: bool,
         isolated: bool,
+        guard: Option<f64>,
         init: Option<bool>,
     ) -> PyResult<OpenSession> {
         let reached = self.reached(py)?;
         let target = target.map(|name| task_named(py, name)).transpose()?;
-        let options = options(py, place, soft_placement, isolated)?;
+        let guard = guard.map(|seconds| seconds_of(py, seconds)).transpose()?;
+        let options = SessionOptions { guard, ..options(py, place, soft_placement, isolated)? };
         let init = match init {
             None => Initialize::IfDue,
             Some(true) => Initialize::Always,
@@ -220,7 +222,7 @@ impl Client {
     fn wait_for(&self, py: Python<'_>, tasks: Vec<String>, seconds: f64) -> PyResult<bool> {
         let reached = self.reached(py)?;
         let tasks = tasks.iter().map(|name| task_named(py, name)).collect::<PyResult<Vec<Task>>>()?;
-        let limit = limit(py, seconds)?;
+        let limit = seconds_of(py, seconds)?;
         wait(py, async move {
             match &*reached {
                 Reached::Mesh(node) => node.wait_for(&tasks, limit).await,
@@ -258,10 +260,6 @@ impl Drop for Client {
     }
 }
 
-fn limit(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|error| invalid(py, format!("a limit of {seconds} seconds: {error}")))
-}
-
 /// Joins a mesh as a client.
 #[pyfunction]
 #[pyo3(signature = (*, name, peers, open, mdns, local, home, tasks, seconds))]
@@ -277,7 +275,7 @@ pub fn join(
     tasks: Vec<String>,
     seconds: f64,
 ) -> PyResult<Client> {
-    let limit = limit(py, seconds)?;
+    let limit = seconds_of(py, seconds)?;
     let tasks = tasks.iter().map(|name| task_named(py, name)).collect::<PyResult<Vec<Task>>>()?;
     let config = NodeConfig { mesh: name.clone(), peers, open, mdns, local, home, ..NodeConfig::default() };
     let node = wait(py, async move {

@@ -1,5 +1,7 @@
 //! Small values of Python as meshtf's: dtypes, shapes, tasks, attributes.
 
+use std::time::Duration;
+
 use meshtf::graph::{Attr, AttrKind, Attrs, op};
 use meshtf::tensor::{DType, PartialShape, Shape};
 use meshtf::{BackendChoice, Task};
@@ -21,6 +23,11 @@ pub fn dtype_named(py: Python<'_>, name: &str) -> PyResult<DType> {
 /// The task of a name: `worker/1` or `/job:worker/task:1`.
 pub fn task_named(py: Python<'_>, name: &str) -> PyResult<Task> {
     name.parse().map_err(|error| invalid(py, format!("{error}")))
+}
+
+/// A duration in seconds.
+pub fn seconds_of(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| invalid(py, format!("a time of {seconds} seconds: {error}")))
 }
 
 /// The backend of a name.

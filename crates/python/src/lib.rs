@@ -19,6 +19,10 @@ mod train;
 
 use pyo3::prelude::*;
 
+/// That of the command: it keeps the memory of large arrays for the next ones.
+#[global_allocator]
+static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
+
 /// The part of meshtf that is written in Rust.
 #[pymodule]
 mod _native {

@@ -1,12 +1,15 @@
 //! The threads on which meshtf works, and the way in which Python waits for them.
 
 use std::future::Future;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::block_in_place;
 
 /// The interval at which a wait looks for signals: Ctrl-C ends it.
@@ -38,19 +41,41 @@ pub fn runtime() -> PyResult<&'static Runtime> {
 }
 
 /// Waits without Python's lock. A signal whose handler raises ends the wait: the future is dropped.
+///
+/// The thread polls the future itself. A runtime's own wait would need a timer to look for signals, and setting one for each run
+/// wakes another thread.
 pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
     let runtime = runtime()?;
-    let work = async {
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(done),
-                () = tokio::time::sleep(LOOK_FOR_SIGNALS) => Python::attach(|py| py.check_signals())?,
+    py.detach(|| {
+        // A callback waits on a thread of meshtf, whose work another one does meanwhile.
+        block_in_place(|| {
+            let _context = runtime.enter();
+            let waker = Waker::from(Arc::new(Waiting(thread::current())));
+            let mut work = pin!(work);
+            let mut looked = Instant::now();
+            loop {
+                if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return Ok(done);
+                }
+                thread::park_timeout(LOOK_FOR_SIGNALS);
+                if looked.elapsed() >= LOOK_FOR_SIGNALS {
+                    looked = Instant::now();
+                    Python::attach(|py| py.check_signals())?;
+                }
             }
-        }
-    };
-    // A callback waits on a thread of meshtf, of whose work another one takes care meanwhile.
-    let is_within = Handle::try_current().is_ok();
-    py.detach(|| if is_within { block_in_place(|| runtime.block_on(work)) } else { runtime.block_on(work) })
+        })
+    })
+}
+
+/// A thread that waits for a future.
+struct Waiting(Thread);
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use meshtf::graph::{Attr, NodeDef, ProgramFile};
 use meshtf::plan::Timeline;
@@ -14,6 +15,7 @@ use tokio::task::AbortHandle;
 
 use crate::array::{to_numpy, to_tensor};
 use crate::client::Reached;
+use crate::convert::seconds_of;
 use crate::error::{OrRaise, raised, refused};
 use crate::graph::{Graph, variables};
 use crate::runtime::{runtime, wait};
@@ -70,12 +72,26 @@ impl Asked {
     }
 
     /// Runs it: the values are passed on, so that a large one is not copied on its way into a variable.
-    pub async fn run(self, session: &Opened, steps: u64, traced: bool) -> meshtf::Result<RunOutput> {
+    pub async fn run(
+        self,
+        session: &Opened,
+        steps: u64,
+        traced: bool,
+        limit: Option<Duration>,
+    ) -> meshtf::Result<RunOutput> {
         let mut run = session.run().fetches(self.fetches).targets(self.targets).steps(steps);
         for (name, value) in self.feeds {
             run = run.feed(name, value);
         }
-        if traced { run.traced().await } else { run.await }
+        let run = if traced { run.traced() } else { run };
+        match limit {
+            None => run.await,
+            // The steps that are under way are cancelled.
+            Some(limit) => tokio::time::timeout(limit, run).await.unwrap_or_else(|_| {
+                let why = format!("the run did not end within {} s", limit.as_secs_f64());
+                Err(Failure::new(Code::DeadlineExceeded, why))
+            }),
+        }
     }
 }
 
@@ -172,7 +188,8 @@ impl Session {
 #[pymethods]
 impl Session {
     /// Runs steps with the same feeds; the values of the last, and for a traced one its timeline.
-    #[pyo3(signature = (fetches, targets, feeds, steps=1, traced=false))]
+    #[pyo3(signature = (fetches, targets, feeds, steps=1, traced=false, timeout=None))]
+    #[allow(clippy::too_many_arguments)]
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -181,10 +198,11 @@ impl Session {
         feeds: Feeds<'py>,
         steps: u64,
         traced: bool,
+        timeout: Option<f64>,
     ) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
         let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
-        let session = self.opened(py)?;
-        let ran = wait(py, async move { asked.run(&session, steps, traced).await })?.or_raise(py)?;
+        let (session, limit) = (self.opened(py)?, timeout.map(|seconds| seconds_of(py, seconds)).transpose()?);
+        let ran = wait(py, async move { asked.run(&session, steps, traced, limit).await })?.or_raise(py)?;
         let timeline = traced.then(|| timeline(&ran));
         Ok((arrays(py, ran.values)?, timeline))
     }
@@ -203,7 +221,7 @@ impl Session {
         let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
         let session = self.opened(py)?;
         let work = async move {
-            let ran = asked.run(&session, steps, false).await;
+            let ran = asked.run(&session, steps, false, None).await;
             drop(session);
             // Without an interpreter, nobody waits any more.
             let _nobody = Python::try_attach(|py| {
@@ -238,10 +256,14 @@ impl Session {
     fn extend(&self, py: Python<'_>, graph: &Graph) -> PyResult<()> {
         let (session, known, grown) = (self.opened(py)?, self.file(), Arc::clone(&graph.file));
         let added = wait(py, async move {
-            let fresh: Vec<String> = grown.init.iter().filter(|name| !known.init.contains(name)).cloned().collect();
+            // Those that initialize the new variables.
+            let is_new = |name: &&String| known.graph.find(name).is_none();
+            let init = grown.init.iter().filter_map(|name| grown.graph.find(name)).map(|id| grown.graph.node(id));
+            let parts = init.flat_map(|node| &node.control).map(|&id| &grown.graph.node(id).name);
+            let fresh: Vec<String> = parts.filter(is_new).cloned().collect();
             let (whole, due) = Init::of(grown.graph.clone(), &fresh);
             let mut nodes = whole.to_defs();
-            nodes.retain(|node| known.graph.find(&node.name).is_none());
+            nodes.retain(|node| is_new(&&node.name));
             session.extend(nodes).await?;
             if !fresh.is_empty() && due.is_due(&session).await? {
                 session.run().feeds(&grown.feed).targets(&fresh).await?;

@@ -267,6 +267,14 @@ class Runs(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 30)
         self.assertEqual(list(self.s.run("y", {"x": [1]})), [2])
 
+    def test_a_run_has_a_time_limit(self):
+        with self.assertRaisesRegex(meshtf.DeadlineExceededError, "0.2 s") as raised:
+            self.s.run("y", {"x": [1]}, steps=10**12, timeout=0.2)
+        self.assertIsInstance(raised.exception, TimeoutError)
+        self.assertEqual(list(self.s.run("y", {"x": [1]}, timeout=60)), [2])
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "-1"):
+            self.s.run("y", {"x": [1]}, timeout=-1)
+
     def test_a_traced_step_has_its_nodes(self):
         trace = self.s.trace(["y", "top"], {"x": [1, 5]})
         self.assertEqual([list(one) for one in trace.values], [[2, 10], [5]])
@@ -279,6 +287,9 @@ class Runs(unittest.TestCase):
         self.assertEqual(list(self.s.run(z, {"x": [1]})), [3])
         v = self.g.variable("v", [2], initial=[5.0, 6.0])
         self.assertEqual(list(self.s.run(v * 2)), [10, 12])
+        w = self.g.variable("w", [], initial=7.0)
+        self.s.variables["v"] = [1, 2]
+        self.assertEqual([list(self.s.run(v)), self.s.run(w)], [[1, 2], 7])
         other = meshtf.Graph()
         with self.assertRaisesRegex(meshtf.InvalidArgumentError, "another graph"):
             self.s.run(other.constant(1))

@@ -271,6 +271,19 @@ impl Model {
         self.add(State::replica)
     }
 
+    /// The graph so far, as [`finish`](Model::finish) returns it, and the node that initialises its variables, if any is new. The
+    /// model continues as it is.
+    ///
+    /// # Errors
+    /// The first error since the model was created.
+    pub fn graph(&self) -> Result<(Graph, Option<String>)> {
+        let mut state = self.state();
+        match &state.failed {
+            Some(failure) => Err(failure.clone()),
+            None => state.complete(),
+        }
+    }
+
     /// The graph, with the node `init` that initialises every variable (`init_1` if that name is taken), except those of a
     /// graph that was read; without other variables, there is no such node. If layers keep running averages and the model was
     /// not minimized, the node [`UPDATES`] updates those, and a training of the graph runs it in each step. The model
@@ -283,12 +296,7 @@ impl Model {
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
-        let State { g, variables, .. } = &mut *state;
-        if variables.iter().any(|variable| variable.assign.is_some()) {
-            train::add_init(g, "init", variables)?;
-        }
-        state.add_updates()?;
-        let graph = std::mem::take(&mut state.g).finish()?;
+        let (graph, _) = state.complete()?;
         // Values keep their names, and the model may continue.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
@@ -338,16 +346,17 @@ impl State {
         Ok(variable)
     }
 
-    /// Adds the node [`UPDATES`] if layers keep averages and no step of the model updates these.
-    fn add_updates(&mut self) -> Result<()> {
-        if self.updates.is_empty() || self.is_minimized {
-            return Ok(());
+    /// The graph with the nodes that initialise new variables and update averages, and the first of the two.
+    fn complete(&mut self) -> Result<(Graph, Option<String>)> {
+        self.g.settle()?;
+        let mut g = GraphBuilder::from(self.g.settled().clone());
+        let has_new = self.variables.iter().any(|variable| variable.assign.is_some());
+        let init = if has_new { Some(train::add_init(&mut g, "init", &self.variables)?) } else { None };
+        let init = init.map(|init| g.tensor_name(init));
+        if !self.is_minimized {
+            add_updates(&mut g, &self.updates)?;
         }
-        let outer = self.g.enter_root();
-        let updates = self.updates.iter().fold(self.g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
-        let added = updates.build();
-        self.g.leave_scope(outer);
-        added.map(|_| ())
+        Ok((g.finish()?, init))
     }
 
     /// Adds the variables of the graph that was read.
@@ -541,6 +550,17 @@ impl Value {
             }
         }
     }
+}
+
+/// Adds the node [`UPDATES`], outside of all scopes, if layers keep averages.
+fn add_updates(g: &mut GraphBuilder, updates: &[Output]) -> Result<()> {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let outer = g.enter_root();
+    let added = updates.iter().fold(g.op("NoOp").name(UPDATES), |all, &one| all.control(one)).build();
+    g.leave_scope(outer);
+    added.map(|_| ())
 }
 
 /// The placeholder failure of nodes that are not added after a failure; it is never returned to the caller.

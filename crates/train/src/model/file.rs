@@ -5,7 +5,7 @@ use meshtf_graph::{Beside, FormatError, GraphError, NodeDef, Program};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Model, Padding, Value};
+use super::{Model, Padding, State, Value, add_updates};
 
 /// The longest sequence whose causal mask is made.
 const MAX_CAUSAL: usize = 4096;
@@ -83,8 +83,11 @@ impl Expand for Layers {
 
     fn finish(&mut self) -> Result<Expanded> {
         let mut state = self.model.state();
-        state.add_updates()?;
-        state.g.settle()?;
+        let State { g, updates, is_minimized, .. } = &mut *state;
+        if !*is_minimized {
+            add_updates(g, updates)?;
+        }
+        g.settle()?;
         let first = state.variables.iter().filter_map(|variable| variable.assign);
         let assigns = first.map(|assign| state.g.tensor_name(assign)).collect();
         Ok(Expanded { nodes: state.g.settled().to_defs(), assigns })
