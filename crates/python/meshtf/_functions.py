@@ -73,6 +73,8 @@ ELEMENTWISE = {
     "subtract": "Sub",
     "tan": "Tan",
     "tanh": "Tanh",
+    # The name of divide before numpy 1.23.
+    "true_divide": "RealDiv",
 }
 # numpy's functions of arrays that are methods.
 METHODS = {
@@ -81,7 +83,7 @@ METHODS = {
         "all any argmax argmin clip cumprod cumsum expand_dims max mean min prod reshape round std sum swapaxes take transpose "
         "var"
     ).split()
-} | {"amax": "max", "amin": "min", "permute_dims": "transpose"}
+} | {"amax": "max", "amin": "min", "around": "round", "permute_dims": "transpose", "round_": "round"}
 
 
 def is_tensor(value: Any) -> bool:

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use meshtf::Code;
-use meshtf::tensor::{DType, Shape, Tensor};
+use meshtf::tensor::{DType, Element, Shape, Tensor};
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -134,14 +134,38 @@ pub fn to_tensor(array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Tensor> {
         return Err(invalid(py, format!("the array has elements {own:?}; {dtype} takes {kind:?}")));
     }
     let shape = Shape::from(shape);
-    let bytes = shape.checked_elements(dtype).or_raise(py)? * dtype.size().unwrap_or(0);
-    let bytes = match bytes {
-        0 => &[][..],
-        // SAFETY: the array holds as many bytes from that address on as its shape and its elements take, in C order, and exists
-        // until this returns. Nothing can resize it meanwhile, since Python's lock is held.
-        bytes => unsafe { std::slice::from_raw_parts(address as *const u8, bytes) },
+    let count = shape.checked_elements(dtype).or_raise(py)?;
+    if count == 0 {
+        return Tensor::zeros(dtype, shape).or_raise(py);
+    }
+    // SAFETY: the array holds that many elements of the dtype from that address on, in C order, and exists until this returns.
+    // Nothing can resize it meanwhile, since Python's lock is held.
+    let taken = unsafe {
+        match dtype {
+            DType::F32 => elements::<f32>(address, count),
+            DType::F64 => elements::<f64>(address, count),
+            DType::I32 => elements::<i32>(address, count),
+            DType::I64 => elements::<i64>(address, count),
+            DType::U8 => elements::<u8>(address, count),
+            _ => None,
+        }
     };
+    if let Some(taken) = taken {
+        return taken.reshaped(shape).or_raise(py);
+    }
+    // SAFETY: as above, for the bytes of the elements.
+    let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, count * dtype.size().unwrap_or(0)) };
     Tensor::from_bytes(dtype, shape, bytes).or_raise(py)
+}
+
+/// A copy of the elements at an address, if they are aligned. The usual dtypes need no zeros before they are copied.
+///
+/// # Safety
+/// That many elements are readable there, and do not change meanwhile.
+unsafe fn elements<T: Element + Copy>(address: usize, count: usize) -> Option<Tensor> {
+    let first = address as *const T;
+    // SAFETY: the caller's guarantee, and the alignment that is checked.
+    first.is_aligned().then(|| Tensor::vector(unsafe { std::slice::from_raw_parts(first, count) }.to_vec()))
 }
 
 fn of_strings(array: &Bound<'_, PyAny>) -> PyResult<Tensor> {

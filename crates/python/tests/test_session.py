@@ -42,7 +42,9 @@ class Values(unittest.TestCase):
         for dtype in [*NUMBERS, "bool"]:
             values = np.array([[0, 1, 2], [3, 100, 1]]).astype(dtype)
             with self.subTest(dtype), meshtf.local() as m, m.session(same(dtype)) as s:
-                for fed in (values, values.T, values[:, ::2], values[:0], values[0, 0], np.asfortranarray(values)):
+                # As one that a file may have: its elements are not aligned.
+                odd = np.frombuffer(b"-" + values.tobytes(), dtype, offset=1).reshape(values.shape)
+                for fed in (values, values.T, values[:, ::2], values[:0], values[0, 0], np.asfortranarray(values), odd):
                     got = s.run("y", {"x": fed})
                     np.testing.assert_array_equal(got, fed)
                     self.assertEqual((got.dtype, got.shape), (np.dtype(dtype), np.shape(fed)))
