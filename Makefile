@@ -7,6 +7,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 MESHTF := $(TARGET_DIR)/release/meshtf
 # A Python of the benches' own: they look for it beside what is built.
 VENV := $(TARGET_DIR)/bench-venv
+# The Python module's wheel, and an environment that has it. PYTHON names one Python or several; PYTHON_EXTRA further packages.
+PYTHON_DIR := $(TARGET_DIR)/python
+PYTHON ?= python3
+PYTHON_EXTRA ?=
 # TensorFlow's own client, for the tests that use it. It needs about 2 GB.
 TF_VENV := $(TARGET_DIR)/tf-venv
 TF_PYTHON ?= python3.11
@@ -36,7 +40,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help advisories api cargo-deny demo demo-tf picture test soak test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 check bench bench-burn setup build dist
+.PHONY: help advisories api cargo-deny demo demo-tf picture test soak test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 test-python wheel check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -51,6 +55,10 @@ dist: ## what is given away, in target/dist: a small binary, an archive, a .deb,
 	$(call say,building meshtf to give away, and packing it: every crate once more, optimised as a whole)
 	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/dist.sh '$(TARGET_DIR)/dist/packages'
 	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
+
+wheel: ## a Python wheel with the command and the module, in target/wheel (without GPUs: make wheel GPU=no)
+	$(call say,building meshtf and its Python module to give away: every crate once more)
+	@CARGO='$(CARGO)' CARGO_TARGET_DIR='$(TARGET_DIR)' GPU='$(GPU)' JOBS='$(JOBS)' bash packaging/wheel.sh '$(TARGET_DIR)/wheel'
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
@@ -125,6 +133,18 @@ test-burn: build burn-programs ## programs with burn's own client, against nodes
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
 	$(call say,what is recorded of burn is what it answers)
 	@'$(BURN_DIR)/release/record' --check '$(CURDIR)/tests/data/burn'
+
+# The wheel of the release build: small or not, it has the same layout.
+test-python: ## the Python module, from a wheel in a fresh virtual environment; PYTHON='python3.10 python3.13' has it on several
+	$(call say,building the Python module)
+	@$(CARGO) build --release -p meshtf -p meshtf-python --bin meshtf --lib $(FEATURES_FLAG) $(JOBS_FLAG)
+	@rm -rf '$(PYTHON_DIR)' && mkdir -p '$(PYTHON_DIR)'
+	@MESHTF_LEVEL=1 python3 packaging/wheel.py '$(MESHTF)' '$(TARGET_DIR)/release/lib_native.so' '$(PYTHON_DIR)'
+	@for python in $(PYTHON); do \
+		printf '%s\n' "tests of the Python module: $$("$$python" --version)"; \
+		rm -rf '$(PYTHON_DIR)/venv' && "$$python" -m venv '$(PYTHON_DIR)/venv' && \
+		'$(PYTHON_DIR)/venv/bin/pip' install --quiet --retries 2 --disable-pip-version-check '$(PYTHON_DIR)'/meshtf-*.whl $(PYTHON_EXTRA) && \
+		'$(PYTHON_DIR)/venv/bin/python' -m unittest discover -s crates/python/tests -t crates/python/tests || exit 1; done
 
 burn-programs:
 	$(call say,building programs with burn's own client)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# The packages that are linked: the command, and for a wheel the Python module.
+PACKAGES = os.environ.get("MESHTF_PACKAGES", "meshtf").split()
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 
 
@@ -20,7 +22,8 @@ def linked(target, features):
     """The packages that the binary is made of: not those that only build or test it. `cargo metadata` alone would have the features that
     any part of the workspace asks for."""
     edges = ["--edges", "normal,no-proc-macro"]
-    tree = cargo("tree", "--package", "meshtf", "--target", target, *features, *edges, "--prefix", "none", "--format", "{p}")
+    own = [word for name in PACKAGES for word in ("--package", name)]
+    tree = cargo("tree", *own, "--target", target, *features, *edges, "--prefix", "none", "--format", "{p}")
     # `name v1.2.3`, for some with more behind.
     found = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
     found = {package for package in found if package[0] != "meshtf" and not package[0].startswith("meshtf-")}

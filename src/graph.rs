@@ -1,5 +1,7 @@
 //! Programs as data: building them in Rust, reading and writing their files.
 
+#[doc(inline)]
+pub use crate::program_file::load::ProgramFile;
 /// Reads a graph file of any format that meshtf knows.
 ///
 /// ```
@@ -334,3 +336,25 @@ pub use meshtf_graph::graphdef::to_binary as write_graphdef;
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::json::to_json;
+/// The kind of an attribute's value.
+///
+/// ```
+/// use meshtf::graph::{AttrKind, op};
+///
+/// let strides = op("Conv2D").unwrap().attrs.iter().find(|attr| attr.name == "strides").unwrap();
+/// assert_eq!((strides.kind, strides.is_list), (AttrKind::Int, true));
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::op::AttrKind;
+/// An op of the vocabulary: its inputs, its outputs and its attributes.
+///
+/// ```
+/// use meshtf::graph::op;
+///
+/// let matmul = op("MatMul").unwrap();
+/// assert_eq!((matmul.inputs.len(), matmul.outputs[0].name), (2, "product"));
+/// assert!(matmul.attrs.iter().any(|attr| attr.name == "transpose_b"));
+/// assert!(op("MatMull").is_none());
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::op::lookup as op;

@@ -20,6 +20,21 @@
 /// ```
 #[doc(inline)]
 pub use meshtf_train::Initializer;
+/// A variable that is not as [`Model::variable`] makes them: of another dtype, on a device of its own, or not trained.
+///
+/// ```
+/// use meshtf::model::{Initializer, Model, VariableSpec};
+/// use meshtf::tensor::DType;
+///
+/// let m = Model::new();
+/// let spec = VariableSpec::new("seen", [], Initializer::Zeros);
+/// let seen = m.variable_of(&VariableSpec { dtype: DType::I64, trainable: false, ..spec });
+/// assert_eq!((seen.name().as_str(), seen.dtype()), ("seen", DType::I64));
+/// m.finish()?;
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_train::VariableSpec;
 /// A model in Rust: its layers, its loss, the step that trains it. No call but [`finish`](Model::finish) fails: the first error
 /// is kept until then.
 ///

@@ -273,3 +273,25 @@ pub use meshtf_graph::trace::DeviceTrace;
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::trace::NodeTrace;
+/// The traces of a step as one timeline, with the clocks of their machines aligned.
+///
+/// ```
+/// use meshtf::graph::GraphBuilder;
+/// use meshtf::plan::Timeline;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let mut g = GraphBuilder::new();
+/// let x = g.placeholder("x", meshtf::tensor::DType::F32, [None])?;
+/// g.op("Exp").name("y").input(x).build()?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(g.finish()?, None, SessionOptions::default()).await?;
+/// let ran = session.run().feed("x", [0f32, 1.0]).fetch("y").traced().await?;
+/// // For ui.perfetto.dev.
+/// let trace = Timeline::of(&ran.traces).chrome_trace();
+/// assert!(trace["traceEvents"].as_array().unwrap().iter().any(|event| event["name"] == "y"));
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::trace::Timeline;

@@ -1,6 +1,7 @@
 //! Files of programs: the functions that recognise graph.json, GraphDef, MetaGraph, SavedModel and ONNX by their content.
 
 pub mod extension;
+pub mod load;
 pub mod saved;
 mod vocabulary;
 

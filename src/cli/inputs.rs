@@ -1,13 +1,12 @@
 //! The inputs that `submit`, `run` and `plan` share: a graph file, feeds and fetches.
 
 use std::borrow::Cow;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub(super) use meshtf::program_file::load::Files;
+use meshtf::program_file::load::MAX_FILE_BYTES;
 use meshtf::program_file::{self, Ports, Tuning};
 use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
@@ -20,7 +19,7 @@ use meshtf_graph::{self as graph, Attr, FormatError, Graph, GraphError, NodeDef,
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
-use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Tensor};
+use meshtf_tensor::{DType, Tensor};
 use meshtf_train::file;
 use meshtf_weights::map::Rules;
 
@@ -28,9 +27,6 @@ use super::Trouble;
 use super::feeds::{Fed, FeedArgs, Of};
 use super::predictions::Header;
 use super::tuned::{Model, read_for_weights};
-
-/// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
-const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
 
 /// Maximum number of placeholders that are named in a message, besides those whose names are near.
 const MAX_NAMED: usize = 8;
@@ -90,46 +86,6 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
         return Err(Trouble::input(format!("{name} exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
     }
     Ok(bytes)
-}
-
-/// The files in the folder of a model that hold its weights, each opened once.
-pub(super) struct Files<'f> {
-    folder: &'f Path,
-    open: HashMap<String, File>,
-}
-
-impl Files<'_> {
-    pub fn in_folder(folder: &Path) -> Files<'_> {
-        Files { folder, open: HashMap::new() }
-    }
-
-    /// The bytes of a range of a file that it has.
-    ///
-    /// # Errors
-    /// The reason of the system with the file's name; InvalidArgument for a part that exceeds the limit of a file.
-    pub fn read(&mut self, name: &str, range: Range<u64>) -> Result<Vec<u8>, Failure> {
-        let path = self.folder.join(name);
-        let cannot = |error: std::io::Error| Failure::invalid(format!("{}: {error}", path.display()));
-        let file = match self.open.entry(name.to_owned()) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(place) => place.insert(File::open(&path).map_err(cannot)?),
-        };
-        // A pipe has no length, and is read from its beginning to its end.
-        let length = file.metadata().map_err(cannot)?.len();
-        let wanted = range.end.min(length.max(range.start)).saturating_sub(range.start);
-        let most = range.end.saturating_sub(range.start).min(MAX_FILE_BYTES + 1);
-        if range.start > 0 || length > 0 {
-            file.seek(SeekFrom::Start(range.start)).map_err(cannot)?;
-        }
-        // The length is true, or the file is read as far as it goes: no more is reserved than there is.
-        let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(most)).unwrap_or(0));
-        file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            let why = format!("{} exceeds the limit of {MAX_FILE_BYTES} bytes per part", path.display());
-            return Err(Failure::invalid(why));
-        }
-        Ok(bytes)
-    }
 }
 
 /// The program of a file, and the graph of its nodes, which are no longer in the program.

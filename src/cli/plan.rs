@@ -1,7 +1,6 @@
 //! `meshtf plan`: the load of each device, the device of every node and why, and every transfer, without running anything.
 
 mod draw;
-mod svg;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -103,7 +102,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     if args.dot {
         output::line(draw::dot(&plan, &graph).trim_end())?
     } else if args.svg {
-        output::line(svg::svg(&plan.picture()).trim_end())?
+        output::line(plan.picture().svg().trim_end())?
     } else if args.json {
         output::json_value(&as_json(&plan, &totals))?
     } else {

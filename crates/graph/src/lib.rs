@@ -194,6 +194,17 @@ impl Graph {
         Ok(())
     }
 
+    /// Removes the nodes from the `len`th on, and returns their names.
+    pub(crate) fn truncate(&mut self, len: usize) -> Vec<String> {
+        let gone: Vec<String> = self.nodes.drain(len.min(self.nodes.len())..).map(|node| node.name).collect();
+        gone.iter().for_each(|name| _ = self.by_name.remove(name));
+        if !gone.is_empty() {
+            self.shapes.take();
+            self.certain_shapes.take();
+        }
+        gone
+    }
+
     /// The expensive part of [`Graph::extend`]; changes nothing.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod place;
 mod prune;
 mod simplify;
 mod summary;
+mod svg;
 mod totals;
 mod waits;
 

@@ -19,21 +19,23 @@
 //!
 //! No call between these lines fails: the first error is remembered, with its context, and [`Model::finish`] returns it.
 
+mod attempt;
 mod attention;
 pub mod file;
 mod layers;
 mod math;
 mod recurrent;
 
-use std::cell::RefCell;
 use std::collections::HashSet;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 pub use math::{Operand, Padding};
+use meshtf_graph::gradient::{self, Differentiation, Unconnected};
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::variable_of;
 use meshtf_graph::{Attrs, Graph, GraphBuilder, Input, Node, NodeId, Output};
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use crate::job::{REPLICA, UPDATES, names_of_variables};
@@ -41,7 +43,7 @@ use crate::{self as train, GLOBAL_STEP, Initializer, Trained, Training, Variable
 
 /// A graph under construction. Its clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Model(Rc<RefCell<State>>);
+pub struct Model(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -85,7 +87,7 @@ impl Model {
     pub fn from_graph(graph: Graph) -> Model {
         let model = Model::new();
         {
-            let mut state = model.0.borrow_mut();
+            let mut state = model.state();
             (state.g, state.has_more) = (GraphBuilder::from(graph), true);
         }
         model
@@ -93,7 +95,7 @@ impl Model {
 
     /// The seed of initial values and of dropout from now on; 0 without this.
     pub fn seed(&self, seed: i64) {
-        self.0.borrow_mut().seed = seed;
+        self.state().seed = seed;
     }
 
     /// A tensor that steps feed.
@@ -139,13 +141,53 @@ impl Model {
         })
     }
 
+    /// Adds a node of any op under a name; returns its name, to which a number is appended if another node has it, and all its
+    /// outputs. After a failure there is neither.
+    pub fn node(&self, op: &str, name: &str, inputs: &[&Value], attrs: Attrs) -> (String, Vec<Value>) {
+        let inputs: Vec<Option<Output>> = inputs.iter().map(|value| value.output).collect();
+        let first = self.add(|state| {
+            let mut node = state.g.op(op).name(name);
+            for input in inputs {
+                node = node.input(input.ok_or_else(after)?);
+            }
+            for (name, value) in attrs.0 {
+                node = node.attr(&name, value);
+            }
+            node.build()
+        });
+        let Some(output) = first.output else { return (String::new(), Vec::new()) };
+        let count = self.state().g.settled().node(output.node).outputs.len();
+        (first.name(), (0..count as u32).map(|port| first.port(port)).collect())
+    }
+
+    /// The gradients of the sum of the elements of some values with respect to others, in their order; zeros for a value that
+    /// none of them depends on. Empty after a failure.
+    pub fn gradients(&self, of: &[&Value], by: &[&Value]) -> Vec<Value> {
+        let outputs = |values: &[&Value]| values.iter().map(|value| value.output).collect::<Option<Vec<Output>>>();
+        let (Some(ys), Some(xs)) = (outputs(of), outputs(by)) else { return Vec::new() };
+        let mut state = self.state();
+        if state.failed.is_some() {
+            return Vec::new();
+        }
+        match state.gradients(&ys, &xs) {
+            Ok(found) => {
+                drop(state);
+                found.into_iter().map(|output| Value { model: self.clone(), output: Some(output) }).collect()
+            }
+            Err(failure) => {
+                state.failed = Some(failure);
+                Vec::new()
+            }
+        }
+    }
+
     /// Requests a device for the nodes that `add` adds; see [`GraphBuilder::with_device`].
     pub fn on<T>(&self, device: &str, add: impl FnOnce() -> T) -> T {
-        let outer = self.0.borrow_mut().g.enter_device(device);
+        let outer = self.state().g.enter_device(device);
         match outer {
             Ok(outer) => {
                 let made = add();
-                self.0.borrow_mut().g.leave_device(outer);
+                self.state().g.leave_device(outer);
                 made
             }
             Err(failure) => {
@@ -157,9 +199,9 @@ impl Model {
 
     /// Puts `scope/` before the names of the nodes that `add` adds; see [`GraphBuilder::with_scope`].
     pub fn scope<T>(&self, scope: &str, add: impl FnOnce() -> T) -> T {
-        let outer = self.0.borrow_mut().g.enter_scope(scope);
+        let outer = self.state().g.enter_scope(scope);
         let made = add();
-        self.0.borrow_mut().g.leave_scope(outer);
+        self.state().g.leave_scope(outer);
         made
     }
 
@@ -167,7 +209,7 @@ impl Model {
     /// variables of a graph that was read, those that the loss depends on are trained.
     pub fn minimize(&self, loss: &Value, training: &Training) {
         let variables = self.variables();
-        let needed = self.0.borrow().before(loss.output);
+        let needed = self.state().before(loss.output);
         let is_trained = |variable: &Variable| match variable.assign {
             Some(_) => variable.trainable,
             None => variable.trainable && variable.dtype.is_float() && needed.contains(&variable.handle.node),
@@ -179,7 +221,7 @@ impl Model {
     /// As [`minimize`](Model::minimize), for these variables only. Returns the added nodes, unless an error occurred.
     pub fn minimize_by(&self, loss: &Value, variables: &[Variable], training: &Training) -> Option<Trained> {
         let output = loss.output;
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state();
         if state.failed.is_some() {
             return None;
         }
@@ -192,9 +234,19 @@ impl Model {
         }
     }
 
+    /// The number of nodes so far.
+    pub fn len(&self) -> usize {
+        self.state().g.settled().len()
+    }
+
+    /// Whether it has no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The variables so far.
     pub fn variables(&self) -> Vec<Variable> {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state();
         if state.failed.is_none()
             && let Err(failure) = state.find_more()
         {
@@ -219,6 +271,19 @@ impl Model {
         self.add(State::replica)
     }
 
+    /// The graph so far, as [`finish`](Model::finish) returns it, and the node that initialises its variables, if any is new. The
+    /// model continues as it is.
+    ///
+    /// # Errors
+    /// The first error since the model was created.
+    pub fn graph(&self) -> Result<(Graph, Option<String>)> {
+        let mut state = self.state();
+        match &state.failed {
+            Some(failure) => Err(failure.clone()),
+            None => state.complete(),
+        }
+    }
+
     /// The graph, with the node `init` that initialises every variable (`init_1` if that name is taken), except those of a
     /// graph that was read; without other variables, there is no such node. If layers keep running averages and the model was
     /// not minimized, the node [`UPDATES`] updates those, and a training of the graph runs it in each step. The model
@@ -227,16 +292,11 @@ impl Model {
     /// # Errors
     /// The first error since the model was created.
     pub fn finish(&self) -> Result<Graph> {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
-        let State { g, variables, .. } = &mut *state;
-        if variables.iter().any(|variable| variable.assign.is_some()) {
-            train::add_init(g, "init", variables)?;
-        }
-        state.add_updates()?;
-        let graph = std::mem::take(&mut state.g).finish()?;
+        let (graph, _) = state.complete()?;
         // Values keep their names, and the model may continue.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
@@ -248,7 +308,7 @@ impl Model {
 
     /// Adds an output, unless an error occurred before.
     fn add(&self, add: impl FnOnce(&mut State) -> Result<Output>) -> Value {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state();
         let output = match state.failed {
             Some(_) => None,
             None => match add(&mut state).and_then(|output| state.g.settle().map(|()| output)) {
@@ -263,8 +323,12 @@ impl Model {
         Value { model: self.clone(), output }
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+
     fn fail(&self, failure: Failure) {
-        self.0.borrow_mut().failed.get_or_insert(failure);
+        self.state().failed.get_or_insert(failure);
     }
 
     /// A value that cannot exist, with the reason.
@@ -282,16 +346,17 @@ impl State {
         Ok(variable)
     }
 
-    /// Adds the node [`UPDATES`] if layers keep averages and no step of the model updates these.
-    fn add_updates(&mut self) -> Result<()> {
-        if self.updates.is_empty() || self.is_minimized {
-            return Ok(());
+    /// The graph with the nodes that initialise new variables and update averages, and the first of the two.
+    fn complete(&mut self) -> Result<(Graph, Option<String>)> {
+        self.g.settle()?;
+        let mut g = GraphBuilder::from(self.g.settled().clone());
+        let has_new = self.variables.iter().any(|variable| variable.assign.is_some());
+        let init = if has_new { Some(train::add_init(&mut g, "init", &self.variables)?) } else { None };
+        let init = init.map(|init| g.tensor_name(init));
+        if !self.is_minimized {
+            add_updates(&mut g, &self.updates)?;
         }
-        let outer = self.g.enter_root();
-        let updates = self.updates.iter().fold(self.g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
-        let added = updates.build();
-        self.g.leave_scope(outer);
-        added.map(|_| ())
+        Ok((g.finish()?, init))
     }
 
     /// Adds the variables of the graph that was read.
@@ -390,6 +455,24 @@ impl State {
         added
     }
 
+    fn gradients(&mut self, ys: &[Output], xs: &[Output]) -> Result<Vec<Output>> {
+        // The gradient by a handle includes that of rows that were looked up through it.
+        let by: Vec<Output> = xs
+            .iter()
+            .map(|x| self.variables.iter().find(|variable| variable.value == *x).map_or(*x, |variable| variable.handle))
+            .collect();
+        let options = Differentiation { unconnected: Unconnected::Zero, ..Differentiation::default() };
+        let found = gradient::gradients(&mut self.g, ys, &by, &options)?;
+        let mut whole = Vec::with_capacity(xs.len());
+        for (x, found) in xs.iter().zip(found) {
+            let device = self.g.device_of(*x);
+            let found = found.ok_or_else(|| Failure::invalid(format!("{} has no gradient", self.g.tensor_name(*x))))?;
+            whole.push(self.g.with_device(&device, |g| gradient::dense(g, found))?);
+        }
+        self.g.settle()?;
+        Ok(whole)
+    }
+
     fn minimize(&mut self, loss: Option<Output>, variables: &[Variable], training: &Training) -> Result<Trained> {
         let loss = loss.ok_or_else(after)?;
         let gradients = train::gradients(&mut self.g, &[loss], variables)?;
@@ -406,7 +489,7 @@ impl State {
 impl Value {
     /// The name by which steps fetch or feed it; empty after a failure.
     pub fn name(&self) -> String {
-        self.output.map(|output| self.model.0.borrow().g.tensor_name(output)).unwrap_or_default()
+        self.output.map(|output| self.model.state().g.tensor_name(output)).unwrap_or_default()
     }
 
     /// The same value under a name; if another node has it, in whatever case of letters, a number is appended, as for all
@@ -418,12 +501,12 @@ impl Value {
 
     /// Its dtype; float32 after a failure.
     pub fn dtype(&self) -> DType {
-        self.output.map_or(DType::F32, |output| self.model.0.borrow().g.settled().output_type(output).dtype)
+        self.output.map_or(DType::F32, |output| self.model.state().g.settled().output_type(output).dtype)
     }
 
     /// The known part of its shape.
     pub fn shape(&self) -> PartialShape {
-        self.output.map_or(PartialShape::UNKNOWN, |output| self.model.0.borrow().g.settled().shapes().of(output))
+        self.output.map_or(PartialShape::UNKNOWN, |output| self.model.state().g.settled().shapes().of(output))
     }
 
     /// Adds a node that takes this value and `others`.
@@ -467,6 +550,17 @@ impl Value {
             }
         }
     }
+}
+
+/// Adds the node [`UPDATES`], outside of all scopes, if layers keep averages.
+fn add_updates(g: &mut GraphBuilder, updates: &[Output]) -> Result<()> {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let outer = g.enter_root();
+    let added = updates.iter().fold(g.op("NoOp").name(UPDATES), |all, &one| all.control(one)).build();
+    g.leave_scope(outer);
+    added.map(|_| ())
 }
 
 /// The placeholder failure of nodes that are not added after a failure; it is never returned to the caller.

@@ -1,6 +1,8 @@
 //! Intermediate checks of a builder, for code that adds to an existing graph, as gradients and training do: the nodes so far
 //! become a checked graph, and more can follow.
 
+use std::collections::HashSet;
+
 use meshtf_tensor::device::DeviceSpec;
 use meshtf_tensor::failure::Result;
 
@@ -18,6 +20,20 @@ impl GraphBuilder {
             self.nodes.clear();
         }
         Ok(())
+    }
+
+    /// Removes the nodes from the `len`th on, as if they had not been added: their names, and those of their scopes, are free.
+    pub fn take_back_to(&mut self, len: usize) {
+        let mut gone: Vec<String> = self.base.truncate(len);
+        let kept = len.saturating_sub(self.base.len()).min(self.nodes.len());
+        gone.extend(self.nodes.drain(kept..).map(|node| node.name));
+        let mut free: HashSet<&str> = gone.iter().flat_map(|name| scopes(name)).collect();
+        let rest = self.base.nodes().map(|(_, node)| &node.name).chain(self.nodes.iter().map(|node| &node.name));
+        for name in rest {
+            scopes(name).for_each(|scope| _ = free.remove(scope));
+        }
+        free.into_iter().for_each(|name| self.names.release(name));
+        self.names.numbered.clear();
     }
 
     /// Adds nodes as they are, names included, after those so far.
@@ -137,4 +153,10 @@ impl GraphBuilder {
     pub fn leave_scope(&mut self, outer: String) {
         self.scope = outer;
     }
+}
+
+/// A name, and the scopes that it is in: `a/b/c`, `a/b` and `a`.
+fn scopes(name: &str) -> impl Iterator<Item = &str> {
+    let ends = name.char_indices().filter(|(_, c)| *c == '/').map(|(at, _)| at);
+    ends.chain([name.len()]).map(|end| &name[..end])
 }

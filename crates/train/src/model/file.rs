@@ -5,7 +5,7 @@ use meshtf_graph::{Beside, FormatError, GraphError, NodeDef, Program};
 use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Failure, Result};
 
-use super::{Model, Padding, Value};
+use super::{Model, Padding, State, Value, add_updates};
 
 /// The longest sequence whose causal mask is made.
 const MAX_CAUSAL: usize = 4096;
@@ -45,11 +45,11 @@ struct Layers {
 
 impl Expand for Layers {
     fn reserve(&mut self, name: &str) {
-        self.model.0.borrow_mut().g.reserve(name);
+        self.model.state().g.reserve(name);
     }
 
     fn add(&mut self, nodes: Vec<NodeDef>) -> Result<(), GraphError> {
-        let mut state = self.model.0.borrow_mut();
+        let mut state = self.model.state();
         state.g.extend(nodes)?;
         // A layer that takes a refused shape would name itself as the reason.
         state.g.settled().check_shapes()
@@ -58,7 +58,7 @@ impl Expand for Layers {
     fn expand(&mut self, layer: &Layer) -> Result<usize> {
         let model = &self.model;
         let before = {
-            let state = model.0.borrow();
+            let state = model.state();
             if state.g.is_taken(layer.name) {
                 let why = "there is another node of this name, or one that differs in the case of letters alone";
                 return Err(Failure::invalid(format!("layer {}: {why}", layer.name)));
@@ -73,7 +73,7 @@ impl Expand for Layers {
         } else {
             model.on(&layer.device, add)
         }
-        let state = model.0.borrow();
+        let state = model.state();
         state.g.settled().check_shapes()?;
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -82,9 +82,12 @@ impl Expand for Layers {
     }
 
     fn finish(&mut self) -> Result<Expanded> {
-        let mut state = self.model.0.borrow_mut();
-        state.add_updates()?;
-        state.g.settle()?;
+        let mut state = self.model.state();
+        let State { g, updates, is_minimized, .. } = &mut *state;
+        if !*is_minimized {
+            add_updates(g, updates)?;
+        }
+        g.settle()?;
         let first = state.variables.iter().filter_map(|variable| variable.assign);
         let assigns = first.map(|assign| state.g.tensor_name(assign)).collect();
         Ok(Expanded { nodes: state.g.settled().to_defs(), assigns })
@@ -106,7 +109,7 @@ fn check_dtypes(model: &Model, layer: &Layer) -> Result<()> {
     };
     let dtypes = layer.inputs.iter().map(|input| (input, model.tensor(input).dtype()));
     let wrong = dtypes.into_iter().find(|(_, dtype)| !is_taken(*dtype));
-    match wrong.filter(|_| model.0.borrow().failed.is_none()) {
+    match wrong.filter(|_| model.state().failed.is_none()) {
         None => Ok(()),
         Some((input, dtype)) => Err(Failure::invalid(format!(
             "{}: {input} is {dtype}, and it takes {takes}; convert it before, by {{\"op\": \"Cast\", \"inputs\": [\"{input}\"], \
@@ -121,7 +124,7 @@ fn add(model: &Model, layer: &Layer) {
     let inputs: Vec<Value> = layer.inputs.iter().map(|input| model.tensor(input)).collect();
     let value = added(model, layer, &inputs);
     // The scope is entered again under the same name, which then is that of the last node.
-    let release = || model.0.borrow_mut().g.release(layer.name);
+    let release = || model.state().g.release(layer.name);
     release();
     let value = match layer.word("activation") {
         Some(function) => model.scope(layer.name, || activated(&value, function)),

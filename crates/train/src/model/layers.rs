@@ -140,7 +140,7 @@ impl Model {
 
     /// A number derived from the model's seed and a name.
     fn seed_of(&self, name: &str) -> Tensor {
-        let state = self.0.borrow();
+        let state = self.state();
         let full = state.g.full_name(name);
         let seed = full.bytes().fold(state.seed, |seed, byte| seed.wrapping_mul(1_000_003).wrapping_add(byte.into()));
         Tensor::scalar(seed)

@@ -73,7 +73,7 @@ fn a_graph_that_was_read_goes_on() {
     let m = Model::from_graph(m.finish().unwrap());
     let loss = m.tensor("y").square().mean();
     let kernel = {
-        let mut state = m.0.borrow_mut();
+        let mut state = m.state();
         train::variable_of(&mut state.g, "layer/kernel").unwrap()
     };
     assert_eq!((kernel.name.as_str(), kernel.shape.dims()), ("layer/kernel", &[4, 2][..]));
@@ -119,4 +119,49 @@ fn a_graph_that_was_read_is_trained() {
     let begins = &graph.node(graph.find("init_1").unwrap()).control;
     assert!(begins.iter().all(|&id| graph.node(id).name.contains("Adam") || graph.node(id).name.contains("beta")));
     assert!(m.variables().iter().any(|variable| variable.name == "out/kernel/Adam_1"));
+}
+
+#[test]
+fn a_call_that_failed_is_taken_back() {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+    let n = m.placeholder("n", DType::I32, [None, Some(2)]);
+    let kept = m.variable("kept", [2], Initializer::Ones);
+    let names = || -> Vec<String> {
+        m.variables();
+        let state = m.state();
+        state.g.settled().nodes().map(|(_, node)| node.name.clone()).collect()
+    };
+    let before = names();
+    let fails = |add: &dyn Fn(), part: &str| {
+        let failure = m.attempt(add).unwrap_err();
+        assert!(failure.message.contains(part), "{failure}");
+        assert_eq!(names(), before, "after {failure}");
+    };
+    fails(&|| drop(&x + &n), "int32");
+    // A layer that has added variables, the step counter and the training flag.
+    fails(&|| drop(x.dropout("drop", 0.5).dense("d", 3) + &n), "int32");
+    fails(&|| drop(n.dense("d", 3)), "int32");
+    // Shapes are checked as a node is added.
+    fails(&|| drop(&x * &m.variable("three", [3], Initializer::Ones)), "do not broadcast");
+    fails(&|| m.minimize(&x.sum(), &Training::new(Optimizer::Sgd, 0.1)), "kept");
+    // All names are free again, and what is added then is complete.
+    let loss = (x.dropout("drop", 0.5).dense("d", 2) * &kept).mean();
+    m.attempt(|| m.minimize(&loss, &Training::new(Optimizer::ADAM, 0.1))).unwrap();
+    assert_eq!(m.attempt(|| m.node("TopKV2", "top", &[&x, &m.constant(1)], Attrs::default())).unwrap().1.len(), 2);
+    let slope = m.attempt(|| m.gradients(&[&loss], &[&kept, &x])).unwrap();
+    assert_eq!((slope[0].shape(), slope[1].shape()), ([2].into(), [None, Some(2)].into()));
+    // The graph so far leaves the model as it is.
+    let (so_far, init) = m.graph().unwrap();
+    let is_same = |other: &Graph| so_far.nodes().zip(other.nodes()).all(|((_, a), (_, b))| a.name == b.name);
+    assert_eq!(init.as_deref(), Some("init"));
+    assert!(m.graph().is_ok_and(|(again, _)| again.len() == so_far.len() && is_same(&again)));
+    let graph = m.finish().unwrap();
+    assert!(graph.len() == so_far.len() && is_same(&graph));
+    for name in ["d/kernel", "drop/StatelessRandomUniform", "global_step", "training", "init", "train/step", "top"] {
+        assert!(graph.find(name).is_some(), "{name}");
+    }
+    for name in ["d_1", "d_1/kernel", "three", "global_step_1", "init_1"] {
+        assert!(graph.find(name).is_none(), "{name}");
+    }
 }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use meshtf_graph::op::{self, Role};
-use meshtf_graph::plan::{Arrow, NodeBox, Picture};
 use meshtf_tensor::memory::Bytes;
+
+use super::picture::{Arrow, NodeBox, Picture};
+use crate::op::{self, Role};
 
 /// The distances of columns and rows of boxes, and the size of a box, in pixels.
 const COLUMN: usize = 164;
@@ -27,8 +28,14 @@ const STYLE: &str = "<style>svg{--ink:#1c2430;--dim:#5d6776;--back:#fff;--fill:8
 /// The position of a box: its column, and its row in the lane of its device.
 type Place = (usize, usize);
 
-/// The picture as a file. Constants are left out: they are numerous and explain little of a plan.
-pub fn svg(picture: &Picture) -> String {
+impl Picture {
+    /// The picture as an SVG file. Constants are left out: they are numerous and explain little of a plan.
+    pub fn svg(&self) -> String {
+        svg(self)
+    }
+}
+
+fn svg(picture: &Picture) -> String {
     let (boxes, arrows) = without_constants(picture);
     let places = places(&boxes, &arrows);
     let rows = |device: usize| {

@@ -1,0 +1,111 @@
+"""Values of Python as the arrays that a run takes."""
+
+from __future__ import annotations
+
+from . import _errors
+from ._lazy import np
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy
+
+# What Python's own numbers and texts are, as in TensorFlow.
+_OF_PYTHON = {"b": "bool", "i": "int32", "f": "float32", "c": "complex64"}
+# Numbers of a kind may become numbers of a later one.
+_ORDER = "buifc"
+_NUMBERS = set("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split())
+_OTHERS = {"string", "bfloat16", "resource", "variant"}
+_QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint16": "int16", "quint16": "uint16", "qint32": "int32"}
+
+
+def bfloat16() -> Any:
+    """The dtype of the package ml_dtypes."""
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        why = "numpy has no bfloat16: install the package ml_dtypes, or cast to float32"
+        raise _errors.UnimplementedError(why) from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def numpy_dtype(name: str) -> Any:
+    """The dtype that numpy has for one of meshtf's."""
+    if name == "bfloat16":
+        return bfloat16()
+    if name == "string":
+        return np.dtype(object)
+    try:
+        return np.dtype(_QUANTIZED.get(name, name))
+    except TypeError:
+        raise _errors.InvalidArgumentError(f"numpy has no arrays of {name}") from None
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name that meshtf has for a dtype: of numpy, of ml_dtypes, of Python, or such a name already."""
+    if isinstance(dtype, str) and (dtype in _NUMBERS or dtype in _OTHERS or dtype in _QUANTIZED):
+        return dtype
+    if dtype is str or dtype is bytes:
+        return "string"
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise _errors.InvalidArgumentError(f"{dtype!r} is no dtype of numpy, and none of meshtf's own") from None
+    return "string" if found.kind in "SUO" else found.name
+
+
+def own_dtype(value: Any) -> str:
+    """The dtype of a constant that states none: numpy's for its arrays and scalars, TensorFlow's for numbers of Python."""
+    try:
+        array = np.asarray(value)
+    except UnicodeDecodeError:
+        # Some are str and some bytes, which need not be text.
+        return "string"
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        return dtype_name(array.dtype)
+    if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
+        raise TypeError(f"a tensor has rows of equal length, of numbers or strings: {value!r:.60}")
+    name = _OF_PYTHON.get(array.dtype.kind)
+    if name == "int32" and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+        return "int64"
+    return name or dtype_name(array.dtype)
+
+
+def array_of(value: Any, dtype: str, what: str) -> numpy.ndarray:
+    """An array in C order of a dtype, without a copy if it is one; `what` is named if it cannot be one."""
+    if dtype == "string":
+        return _strings(value, what)
+    wanted = numpy_dtype(dtype)
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype != wanted:
+        array = _converted(array, wanted, dtype, what)
+    if not array.flags.c_contiguous:
+        array = array.copy(order="C")
+    return array.view(np.uint16) if dtype == "bfloat16" else array
+
+
+def _converted(array: numpy.ndarray, wanted: Any, name: str, what: str) -> numpy.ndarray:
+    kind, to = array.dtype.kind, wanted.kind
+    if array.dtype.newbyteorder("=") == wanted:
+        return array.astype(wanted)
+    # Those of ml_dtypes are not among numpy's kinds.
+    kind, to = (("f" if one == "V" else one) for one in (kind, to))
+    if array.size == 0 and kind == "f":
+        return array.astype(wanted)
+    if kind not in _ORDER or to not in _ORDER:
+        raise _errors.InvalidArgumentError(f"{what} is {name}, and cannot take {array.dtype}")
+    if to == "b" and kind != "b" or kind in "fc" and _ORDER.index(kind) > _ORDER.index(to):
+        why = f"{what} is {name}, and cannot take {array.dtype} without a loss: convert it with .astype({name!r})"
+        raise _errors.InvalidArgumentError(why)
+    converted = array.astype(wanted)
+    if kind in "ui" and to in "ui" and not (converted == array).all():
+        raise _errors.InvalidArgumentError(f"{what} is {name}, and a number of {array.dtype} is out of its range")
+    return converted
+
+
+def _strings(value: Any, what: str) -> numpy.ndarray:
+    array = value if hasattr(value, "dtype") else np.asarray(value, dtype=object)
+    if array.dtype.kind in "OSUT":
+        return np.asarray(array, dtype=object)
+    raise _errors.InvalidArgumentError(f"{what} is string, and cannot take {array.dtype}: expected str or bytes")

@@ -1,0 +1,176 @@
+"""Training a model on arrays."""
+
+from __future__ import annotations
+
+import os
+
+from . import _native
+from ._graph import Graph
+from ._lazy import json
+from ._session import Names, progress_bar
+from ._tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeAlias
+
+    import numpy
+
+    from ._mesh import Mesh, Task
+
+    Data: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any]
+
+
+class Trained:
+    """The result of `train`."""
+
+    def __init__(self, graph: Graph, history: dict[str, list], weights: dict[str, numpy.ndarray], ended: dict) -> None:
+        #: The model.
+        self.graph = graph
+        #: What was measured: "step" with "loss" and the metrics of the batch; with validation, "val_step", "val_loss" and so on.
+        self.history = history
+        #: The values of the variables after the last step.
+        self.weights = weights
+        #: The number of steps that are done.
+        self.step: int = ended["step"]
+        #: Why it ended: "done", "enough" (the validation did not improve any more) or "stopped" (by a callback).
+        self.how: str = ended["how"]
+
+    def __repr__(self) -> str:
+        loss = next((name for name in self.history if name != "step"), None)
+        last = f", {loss} {self.history[loss][-1]:.5g}" if loss and self.history[loss] else ""
+        return f"<meshtf.Trained: {self.step} steps, {self.how}{last}>"
+
+
+def train(
+    model: Graph,
+    data: Data,
+    *,
+    loss: str | Tensor = "loss",
+    optimizer: str = "adam",
+    rate: float = 0.001,
+    batch: int = 32,
+    epochs: int | None = None,
+    steps: int | None = None,
+    shuffle: int | None = 1,
+    metrics: Iterable[str | Tensor] = (),
+    validation: float | Data | None = None,
+    evaluate_every: int | None = None,
+    patience: int | None = None,
+    best: str | None = None,
+    greatest: bool = False,
+    workers: int | None = None,
+    ps: int | None = None,
+    mode: str = "sync",
+    mesh: Mesh | None = None,
+    target: Task | str | None = None,
+    callbacks: Iterable[Callable[[int, dict[str, float]], Any]] = (),
+    record: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    save_every: int | None = None,
+    resume: bool | None = None,
+    progress: bool = False,
+    clip: float | None = None,
+    clip_norm: float | None = None,
+    weight_decay: float = 0.0,
+    average: float | None = None,
+    **numbers: float,
+) -> Trained:
+    """Trains the variables of a model so that a loss becomes less, and returns what was measured and the weights.
+
+    `data` has the examples by placeholder, examples first. It is trained for `epochs`, or for `steps`, in batches of `batch`
+    examples that are drawn in the order of the seed `shuffle` (None: in their own). `validation` is a share of the examples that
+    is not trained with, or other examples; it is evaluated after each epoch, or `evaluate_every` steps. The training ends once
+    the loss, or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows).
+
+    The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
+    in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. Callbacks are called with the step and the values of
+    each record, of which there is one in `record` steps; one that returns True stops the training. States are saved in the folder
+    `checkpoint`, from which a later call continues (`resume`: True if there must be one, False if there must be none). The
+    optimizers and their numbers are those of `Graph.minimize`.
+
+    >>> import meshtf, numpy as np
+    >>> g = meshtf.Graph()
+    >>> x, y = g.placeholder("x", "float32", [None, 1]), g.placeholder("y", "float32", [None, 1])
+    >>> loss = ((x.dense(1, name="line") - y) ** 2).mean().named("loss")
+    >>> xs = np.linspace(-1, 1, 64, dtype="float32").reshape(64, 1)
+    >>> done = meshtf.train(g, {"x": xs, "y": 3 * xs + 1}, optimizer="sgd", rate=0.2, epochs=40, workers=2, ps=1)
+    >>> done.how, done.weights["line/kernel"].round(2), done.weights["line/bias"].round(2)
+    ('done', array([[3.]], dtype=float32), array([1.], dtype=float32))
+    """
+    names = Names(Graph._of(model))
+    share = float(validation) if isinstance(validation, (int, float)) else 0.0
+    held_out = None if validation is None or isinstance(validation, (int, float)) else names.fed(validation)
+    parameters = {
+        "loss": names.of(loss),
+        "optimizer": optimizer,
+        "rate": float(rate),
+        "numbers": [(key, float(value)) for key, value in numbers.items()],
+        "clip": clip,
+        "clip_norm": clip_norm,
+        "weight_decay": float(weight_decay),
+        "average": average,
+        "batch": batch,
+        "steps": steps,
+        "epochs": epochs if epochs is not None or steps is not None else 1,
+        "shuffle": shuffle,
+        "hold_out": share,
+        "metrics": [names.of(metric) for metric in metrics],
+        "workers": workers,
+        "ps": ps,
+        "mode": mode,
+        "evaluate_every": evaluate_every,
+        "patience": patience,
+        "best": best,
+        "is_greatest": greatest,
+        "record": record,
+        "checkpoint": None if checkpoint is None else os.fspath(checkpoint),
+        "save_every": save_every,
+        "resume": resume,
+        "target": None if target is None else str(target),
+    }
+    watcher = _Watcher(list(callbacks), progress)
+    client = None if mesh is None else mesh._native
+    try:
+        ended, weights = _native.train(client, names.complete, names.fed(data), held_out, parameters, watcher)
+    finally:
+        watcher.close()
+    return Trained(model, watcher.history, weights, json.loads(ended))
+
+
+class _Watcher:
+    """Takes the events of a training: into the history, to the callbacks, and to a bar."""
+
+    def __init__(self, callbacks: list[Callable[[int, dict[str, float]], Any]], progress: bool) -> None:
+        self.history: dict[str, list] = {}
+        self._callbacks, self._progress = callbacks, progress
+        self._names: list[str] = []
+        self._bar: Any = None
+        self._before = 0
+
+    def __call__(self, text: str) -> bool:
+        event = json.loads(text)
+        kind = event["event"]
+        if kind == "prepared":
+            self._names = event["names"]
+            self._bar = progress_bar(self._progress, event["steps"])
+        elif kind == "begins":
+            self._before = event["step"]
+        elif kind in ("trained", "evaluated"):
+            return self._measured("val_" if kind == "evaluated" else "", event["step"], event["values"])
+        return False
+
+    def _measured(self, prefix: str, step: int, values: list[float]) -> bool:
+        logs = {f"{prefix}{name}": value for name, value in zip(self._names, values, strict=False)}
+        for name, value in {f"{prefix}step": step, **logs}.items():
+            self.history.setdefault(name, []).append(value)
+        if self._bar is not None and not prefix:
+            self._bar.update(step - self._before)
+            self._bar.set_postfix(logs, refresh=False)
+            self._before = step
+        return any([callback(step, logs) is True for callback in self._callbacks])
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

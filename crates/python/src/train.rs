@@ -1,0 +1,266 @@
+//! Trainings: arrays as examples, tasks that share the work, and a function of Python that observes.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use meshtf::graph::Graph as CheckedGraph;
+use meshtf::tensor::Tensor;
+use meshtf::train::{
+    Best, Ended, Error, EvaluateSection, Evaluated, Every, Examples, How, Observed, Observer, Options, Sections,
+    Trainer, TrainingData, UpdateMode,
+};
+use meshtf::{BackendChoice, Failure, LocalCluster, SessionOptions, Task};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Value as Json, json};
+
+use crate::array::{to_numpy, to_tensor};
+use crate::builder::training;
+use crate::client::{Client, Reached};
+use crate::error::{OrRaise, invalid, raised};
+use crate::graph::{Graph, variables};
+use crate::runtime::wait;
+use crate::session::Feeds;
+
+/// The parameters, as Python's keyword arguments have them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Parameters {
+    loss: String,
+    optimizer: String,
+    rate: f64,
+    numbers: Vec<(String, f64)>,
+    clip: Option<f64>,
+    clip_norm: Option<f64>,
+    weight_decay: f64,
+    average: Option<f64>,
+    batch: usize,
+    steps: Option<u64>,
+    epochs: Option<u64>,
+    shuffle: Option<u64>,
+    hold_out: f64,
+    metrics: Vec<String>,
+    workers: Option<usize>,
+    ps: Option<usize>,
+    mode: String,
+    evaluate_every: Option<u64>,
+    patience: Option<u64>,
+    best: Option<String>,
+    is_greatest: bool,
+    record: Option<u64>,
+    checkpoint: Option<PathBuf>,
+    save_every: Option<u64>,
+    resume: Option<bool>,
+    target: Option<String>,
+}
+
+/// Calls a function of Python with each event, as JSON; it returns whether the training is to stop.
+struct Watcher {
+    observe: Py<PyAny>,
+    /// The exception that the function raised.
+    raised: Arc<Mutex<Option<PyErr>>>,
+    stopped: Arc<tokio::sync::Notify>,
+}
+
+impl Watcher {
+    fn told(&self, event: Json) -> Observed {
+        let called = Python::try_attach(|py| self.observe.call1(py, (event.to_string(),))?.is_truthy(py));
+        match called {
+            Some(Ok(false)) => Ok(()),
+            Some(Ok(true)) => {
+                self.stopped.notify_one();
+                Ok(())
+            }
+            Some(Err(error)) => {
+                *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Err("a callback raised an exception".into())
+            }
+            None => Err("the interpreter has ended".into()),
+        }
+    }
+}
+
+impl Observer for Watcher {
+    fn begins(&mut self, start: u64) -> Observed {
+        self.told(json!({ "event": "begins", "step": start }))
+    }
+
+    fn noted(&mut self, text: &str) -> Observed {
+        self.told(json!({ "event": "noted", "text": text }))
+    }
+
+    fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
+        self.told(json!({ "event": "trained", "step": step, "values": values }))
+    }
+
+    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Observed {
+        self.told(json!({ "event": "evaluated", "step": step, "values": evaluated.means }))
+    }
+
+    fn saved(&mut self, step: u64, file: &std::path::Path) -> Observed {
+        self.told(json!({ "event": "saved", "step": step, "file": file.display().to_string() }))
+    }
+
+    fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
+        self.told(json!({ "event": "enough", "step": step, "of": of, "best": best, "at": at }))
+    }
+}
+
+/// Trains a model on arrays; how it ended, and the values of its variables.
+#[pyfunction]
+#[pyo3(signature = (client, graph, data, held_out, parameters, observe))]
+pub fn train<'py>(
+    py: Python<'py>,
+    client: Option<&Client>,
+    graph: &Graph,
+    data: Feeds<'py>,
+    held_out: Option<Feeds<'py>>,
+    parameters: Parameters,
+    observe: Py<PyAny>,
+) -> PyResult<(String, Bound<'py, PyDict>)> {
+    let reached = client.map(|client| client.reached(py)).transpose()?;
+    let target = parameters.target.as_deref().map(|name| crate::convert::task_named(py, name)).transpose()?;
+    let mut data = TrainingData::from(examples(py, data)?);
+    data.evaluate = held_out.map(|held_out| examples(py, held_out)).transpose()?;
+    let has_evaluations = data.evaluate.is_some() || parameters.hold_out > 0.0;
+    let (sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
+    let model = graph.file.graph.clone();
+    // Without the optimizer's.
+    let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
+    let record = parameters.record;
+    let raised_there = Arc::new(Mutex::new(None));
+    let stopped = Arc::new(tokio::sync::Notify::new());
+    let mut watcher = Watcher { observe, raised: Arc::clone(&raised_there), stopped: Arc::clone(&stopped) };
+    let work = async move {
+        let mut trainer = Trainer::new(model, sections, data, &options)?;
+        if let Some(steps) = record {
+            trainer.record_every(steps);
+        }
+        let (names, steps) = (trainer.names(), trainer.steps());
+        watcher
+            .told(json!({ "event": "prepared", "names": names, "steps": steps, "epoch": trainer.steps_per_epoch() }))?;
+        let trained = run(&trainer, &own, reached, target, &mut watcher, &stopped).await;
+        trained.map(|(ended, values)| (names, ended, values))
+    };
+    let ended: Result<_, Error> = wait(py, work)?;
+    if let Some(error) = raised_there.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(error);
+    }
+    let (names, ended, values) = ended.map_err(|error| raised(py, Failure::from(error)))?;
+    let weights = PyDict::new(py);
+    for (name, value) in values {
+        weights.set_item(name, to_numpy(py, value)?)?;
+    }
+    let how = match ended.how {
+        How::Done => "done",
+        How::Enough => "enough",
+        How::Stopped => "stopped",
+        _ => return Err(PyRuntimeError::new_err("the training ended in an unknown way")),
+    };
+    Ok((json!({ "names": names, "start": ended.start, "step": ended.step, "how": how }).to_string(), weights))
+}
+
+/// Trains on the tasks of a client, or on those that the training needs, in this process; returns the values of the model's `own`
+/// variables.
+async fn run(
+    trainer: &Trainer,
+    own: &[String],
+    reached: Option<Arc<Reached>>,
+    target: Option<Task>,
+    watcher: &mut Watcher,
+    stopped: &tokio::sync::Notify,
+) -> Result<(Ended, Vec<(String, Tensor)>), Error> {
+    let tasks = trainer.tasks();
+    let reached = match reached {
+        Some(reached) => reached,
+        None => {
+            let own = if tasks.is_empty() { vec![Task::new("localhost", 0)] } else { tasks.clone() };
+            Arc::new(Reached::Local(LocalCluster::start(&own, BackendChoice::Auto)?))
+        }
+    };
+    reached.wait_for(&tasks).await;
+    let graph = trainer.graph().clone();
+    let mut readers = readers(&graph);
+    readers.retain(|(name, _)| own.contains(name));
+    let session = reached.session(graph, target.as_ref(), SessionOptions::default()).await?;
+    let ended = trainer.run_until(&session, watcher, stopped.notified()).await?;
+    let fetched = session.run().fetches(readers.iter().map(|(_, reader)| reader)).await?;
+    let values = readers.into_iter().map(|(name, _)| name).zip(fetched.values).collect();
+    session.close().await?;
+    // The devices of a cluster end on a thread that may wait for them.
+    let _ended = tokio::task::spawn_blocking(move || drop(reached)).await;
+    Ok((ended, values))
+}
+
+/// The variables of a graph with the tensors that read them.
+fn readers(graph: &CheckedGraph) -> Vec<(String, String)> {
+    let reads = |node: &str| {
+        let id = graph.find(node)?;
+        if graph.node(id).outputs.first().is_some_and(|output| output.is_ref) {
+            return Some(node.to_owned());
+        }
+        let reader =
+            graph.nodes().find(|(_, node)| node.op.reads_variable && node.inputs.iter().any(|input| input.node == id));
+        reader.map(|(_, node)| node.name.clone())
+    };
+    variables(graph).into_iter().filter_map(|(name, node)| Some((name, reads(&node)?))).collect()
+}
+
+fn examples(py: Python<'_>, data: Feeds<'_>) -> PyResult<Examples> {
+    let mut columns = Vec::with_capacity(data.len());
+    for (name, array, dtype) in data {
+        columns.push((name, to_tensor(&array, &dtype)?));
+    }
+    Examples::new(columns).or_raise(py)
+}
+
+fn settings(
+    py: Python<'_>,
+    given: &Parameters,
+    has_evaluations: bool,
+    init: Vec<String>,
+) -> PyResult<(Sections, Options)> {
+    let Parameters { clip, clip_norm, weight_decay, average, .. } = *given;
+    let training =
+        training(py, &given.optimizer, given.rate, given.numbers.clone(), clip, clip_norm, weight_decay, average)?;
+    let mut sections = Sections::new(&given.loss, training, given.batch);
+    sections.init = init;
+    sections.data.shuffle = given.shuffle;
+    sections.data.hold_out = given.hold_out;
+    (sections.train.steps, sections.train.epochs) = (given.steps, given.epochs);
+    sections.train.metrics = given.metrics.clone();
+    if let Some(workers) = given.workers {
+        sections.train.workers = workers;
+    }
+    if let Some(ps) = given.ps {
+        sections.train.ps = ps;
+    }
+    sections.train.mode = match given.mode.as_str() {
+        "sync" => UpdateMode::Sync,
+        "async" => UpdateMode::Async,
+        "mirrored" => UpdateMode::Mirrored,
+        other => return Err(invalid(py, format!("mode is {other:?}; expected \"sync\", \"async\" or \"mirrored\""))),
+    };
+    if has_evaluations {
+        let every = given.evaluate_every;
+        sections.evaluate = Some(EvaluateSection {
+            every: every.unwrap_or(0),
+            epochs: if every.is_none() { Some(1) } else { None },
+            metrics: given.metrics.clone(),
+            best: Best { of: given.best.clone(), is_greatest: given.is_greatest },
+            patience: given.patience,
+            ..EvaluateSection::default()
+        });
+    } else if given.patience.is_some() || given.best.is_some() {
+        return Err(invalid(py, "patience and best watch examples that are not trained with: state validation, too"));
+    }
+    let options = Options {
+        checkpoint: given.checkpoint.clone(),
+        every: given.save_every.map(Every::Steps),
+        resume: given.resume == Some(true),
+        resume_if_any: given.resume.is_none() && given.checkpoint.is_some(),
+        ..Options::default()
+    };
+    Ok((sections, options))
+}

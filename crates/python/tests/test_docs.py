@@ -1,0 +1,73 @@
+"""The examples of the module and of docs/python.md, and stubs that agree with the module."""
+
+import ast
+import doctest
+import importlib
+import os
+import pathlib
+import unittest
+
+import meshtf
+
+MODULES = ["_draw", "_errors", "_graph", "_mesh", "_session", "_tensor", "_train"]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+class Folder(unittest.TestCase):
+    """Examples name files of the repository."""
+
+    def setUp(self):
+        self.before = os.getcwd()
+        os.chdir(ROOT)
+
+    def tearDown(self):
+        os.chdir(self.before)
+
+
+class Examples(Folder):
+    def test_examples_of_the_module(self):
+        attempted = 0
+        for module in [meshtf, *(importlib.import_module(f"meshtf.{name}") for name in MODULES)]:
+            done = doctest.testmod(module)
+            self.assertEqual(done.failed, 0, module.__name__)
+            attempted += done.attempted
+        self.assertGreater(attempted, 60)
+
+    def test_examples_of_the_page(self):
+        done = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+        self.assertEqual(done.failed, 0)
+        self.assertGreater(done.attempted, 30)
+
+
+class Interface(unittest.TestCase):
+    def test_stubs_name_all_that_is_native(self):
+        native = importlib.import_module("meshtf._native")
+        stubs = ast.parse((pathlib.Path(meshtf.__file__).parent / "_native.pyi").read_text())
+        named = {}
+        for node in stubs.body:
+            if isinstance(node, ast.ClassDef):
+                named[node.name] = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+            elif isinstance(node, ast.FunctionDef):
+                named[node.name] = None
+            elif isinstance(node, ast.AnnAssign):
+                named[node.target.id] = None
+        own = {name for name in dir(native) if not name.startswith("__")}
+        self.assertEqual(own, set(named))
+        for name, methods in named.items():
+            if methods is not None:
+                public = {one for one in vars(getattr(native, name)) if not one.startswith("__")}
+                self.assertEqual(public, {one for one in methods if not one.startswith("__")}, name)
+
+    def test_all_that_is_public_has_a_text(self):
+        for name in meshtf.__all__:
+            one = getattr(meshtf, name)
+            self.assertTrue(one.__doc__, name)
+            if isinstance(one, type):
+                for part, value in vars(one).items():
+                    if not part.startswith("_") and callable(value):
+                        self.assertTrue(value.__doc__, f"{name}.{part}")
+        self.assertEqual(meshtf.__version__, importlib.import_module("importlib.metadata").version("meshtf"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,132 @@
+"""Training on arrays: values, histories, callbacks, validation, states."""
+
+import os
+import tempfile
+import unittest
+
+import numpy as np
+
+import meshtf
+
+
+def line():
+    """y = x @ [2, -1] + 0.5, without noise, and a model of it."""
+    rng = np.random.default_rng(0)
+    xs = rng.uniform(-1, 1, (64, 2)).astype("float32")
+    ys = xs @ np.array([[2.0], [-1.0]], "float32") + 0.5
+    g = meshtf.Graph()
+    x, y = g.placeholder("x", "float32", [None, 2]), g.placeholder("y", "float32", [None, 1])
+    guess = x.dense(1, name="line").named("guess")
+    ((guess - y) ** 2).mean().named("loss")
+    abs(guess - y).mean().named("error")
+    return g, {"x": xs, "y": ys}
+
+
+class Training(unittest.TestCase):
+    def test_one_step_is_that_of_calculus(self):
+        g = meshtf.Graph()
+        x = g.placeholder("x", "float32", [None])
+        w = g.variable("w", [], initial=1.0)
+        ((x * w - 4) ** 2).mean().named("loss")
+        done = meshtf.train(g, {"x": [1.0, 3.0]}, optimizer="sgd", rate=0.1, batch=2, steps=1, record=1)
+        # d/dw mean((x w - 4)²) = mean(2 x (x w - 4)) = mean(-6, -6) = -6
+        self.assertAlmostEqual(float(done.weights["w"]), 1.6, places=6)
+        self.assertEqual((done.step, done.how, done.history["step"]), (1, "done", [1]))
+        self.assertAlmostEqual(done.history["loss"][0], (9 + 1) / 2, places=5)
+
+    def test_tasks_share_the_work(self):
+        for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}):
+            g, data = line()
+            done = meshtf.train(g, data, optimizer="sgd", rate=0.3, epochs=80, batch=16, metrics=["error"], **options)
+            with self.subTest(options):
+                np.testing.assert_allclose(done.weights["line/kernel"], [[2], [-1]], atol=0.02)
+                np.testing.assert_allclose(done.weights["line/bias"], [0.5], atol=0.02)
+                self.assertLess(done.history["error"][-1], 0.1)
+        # The weights are those of a session.
+        with meshtf.local() as m, m.session(g, weights={"line/kernel": [[2], [-1]], "line/bias": [0.5]}) as s:
+            self.assertAlmostEqual(float(s.run("error", data)), 0, places=5)
+
+    def test_a_mesh_of_processes_trains(self):
+        g, data = line()
+        with meshtf.local({"ps": 1, "worker": 2}, processes=True) as m:
+            done = meshtf.train(g, data, optimizer="sgd", rate=0.3, epochs=60, batch=16, workers=2, ps=1, mesh=m)
+        np.testing.assert_allclose(done.weights["line/kernel"], [[2], [-1]], atol=0.03)
+
+    def test_callbacks_see_each_record_and_may_stop(self):
+        g, data = line()
+        seen = []
+
+        def stop(step, logs):
+            seen.append((step, logs))
+            return step >= 20
+
+        done = meshtf.train(g, data, optimizer="sgd", rate=0.1, steps=100_000, record=10, callbacks=[stop])
+        self.assertEqual(done.how, "stopped")
+        self.assertGreaterEqual(done.step, 20)
+        self.assertLess(done.step, 100_000)
+        self.assertEqual(set(seen[0][1]), {"loss"})
+        self.assertEqual(done.history["step"], [step for step, _ in seen])
+
+        # A callback may use meshes of its own.
+        with meshtf.local() as m, m.session(g) as s:
+            errors = []
+
+            def evaluate(step, logs):
+                errors.append((s.run("guess", {"x": [[0, 0]]}).shape, len(m.tasks())))
+
+            meshtf.train(g, data, steps=3, record=1, callbacks=[evaluate])
+            self.assertEqual(errors, [((1, 1), 1)] * 3)
+
+        def fails(step, logs):
+            raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            meshtf.train(g, data, steps=1000, record=1, callbacks=[fails])
+
+    def test_validation_ends_a_training_that_does_not_improve(self):
+        g, data = line()
+        done = meshtf.train(
+            g, data, optimizer="sgd", rate=0.3, epochs=10_000, batch=16, validation=0.25, patience=3, metrics=["error"]
+        )
+        self.assertEqual(done.how, "enough")
+        self.assertLess(done.history["val_loss"][-1], 1e-4)
+        self.assertEqual(len(done.history["val_step"]), len(done.history["val_error"]))
+        other = {"x": data["x"][:8], "y": data["y"][:8]}
+        done = meshtf.train(g, data, steps=20, validation=other, evaluate_every=10)
+        self.assertEqual(done.history["val_step"], [10, 20])
+
+    def test_a_training_continues_from_its_last_state(self):
+        g, data = line()
+        with tempfile.TemporaryDirectory() as folder:
+            states = os.path.join(folder, "states")
+            first = meshtf.train(g, data, steps=10, checkpoint=states)
+            self.assertEqual((first.step, len(os.listdir(states)) > 0), (10, True))
+            then = meshtf.train(g, data, steps=25, checkpoint=states)
+            self.assertEqual(then.step, 25)
+            whole = meshtf.train(g, data, steps=25)
+            np.testing.assert_allclose(then.weights["line/kernel"], whole.weights["line/kernel"], rtol=1e-5)
+            with self.assertRaises(meshtf.Error):
+                meshtf.train(g, data, steps=30, checkpoint=states, resume=False)
+
+    def test_wrong_arguments_are_named(self):
+        g, data = line()
+        for options, part in [
+            ({"loss": "los"}, "los"),
+            ({"optimizer": "adamm"}, "adam"),
+            ({"mode": "both"}, "mirrored"),
+            ({"beta3": 1.0}, "beta3"),
+            ({"patience": 2}, "validation"),
+            ({"clip": 1.0, "clip_norm": 1.0}, "exclude"),
+            ({"workers": 3, "batch": 16}, "16"),
+            ({"metrics": ["no"]}, "no"),
+        ]:
+            with self.subTest(options), self.assertRaisesRegex(meshtf.Error, part):
+                meshtf.train(g, data, steps=1, **options)
+        with self.assertRaises(meshtf.Error):
+            meshtf.train(g, {"x": data["x"], "y": data["y"][:3]}, steps=1)
+        with self.assertRaisesRegex(meshtf.Error, "y"):
+            meshtf.train(g, {"x": data["x"]}, steps=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,178 @@
+//! Programs of files, with the files next to them that hold their constants and variables.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+
+use meshtf_graph::{Graph, Program};
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
+
+use super::{Ports, Tuning, file_of, read_at};
+
+/// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
+pub const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
+
+/// The files in the folder of a model that hold its weights, each opened once.
+pub struct Files<'f> {
+    folder: &'f Path,
+    open: HashMap<String, File>,
+}
+
+impl Files<'_> {
+    pub fn in_folder(folder: &Path) -> Files<'_> {
+        Files { folder, open: HashMap::new() }
+    }
+
+    /// The bytes of a range of a file that it has.
+    ///
+    /// # Errors
+    /// The reason of the system with the file's name; InvalidArgument for a part that exceeds the limit of a file.
+    pub fn read(&mut self, name: &str, range: Range<u64>) -> Result<Vec<u8>, Failure> {
+        let path = self.folder.join(name);
+        let cannot = |error: std::io::Error| Failure::invalid(format!("{}: {error}", path.display()));
+        let file = match self.open.entry(name.to_owned()) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(place) => place.insert(File::open(&path).map_err(cannot)?),
+        };
+        // A pipe has no length, and is read from its beginning to its end.
+        let length = file.metadata().map_err(cannot)?.len();
+        let wanted = range.end.min(length.max(range.start)).saturating_sub(range.start);
+        let most = range.end.saturating_sub(range.start).min(MAX_FILE_BYTES + 1);
+        if range.start > 0 || length > 0 {
+            file.seek(SeekFrom::Start(range.start)).map_err(cannot)?;
+        }
+        // The length is true, or the file is read as far as it goes: no more is reserved than there is.
+        let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(most)).unwrap_or(0));
+        file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            let why = format!("{} exceeds the limit of {MAX_FILE_BYTES} bytes per part", path.display());
+            return Err(Failure::invalid(why));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The program of a file, checked.
+///
+/// ```
+/// use meshtf::graph::ProgramFile;
+/// use meshtf::{BackendChoice, Client, LocalCluster, SessionOptions, Task};
+///
+/// # let folder = temp_dir::TempDir::new()?;
+/// # let path = folder.path().join("graph.json");
+/// # std::fs::write(&path, r#"{ "version": 1, "nodes": { "y": { "op": "AddV2", "inputs": [40, 2] } }, "fetch": ["y"] }"#)?;
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let file = ProgramFile::load(&path, None)?;
+/// let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Auto)?;
+/// let session = cluster.session(file.graph, None, SessionOptions::default()).await?;
+/// assert_eq!(session.run().fetches(&file.fetch).await?[0].item::<i32>()?, 42);
+/// # Ok::<(), meshtf::Failure>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ProgramFile {
+    /// Its graph.
+    pub graph: Graph,
+    /// The tensors that a run fetches by default.
+    pub fetch: Vec<String>,
+    /// The values that a run feeds by default.
+    pub feed: Vec<(String, Tensor)>,
+    /// The nodes that a run runs by default.
+    pub targets: Vec<String>,
+    /// The nodes that give the variables their first values, to be run once: see [`Init`](crate::Init).
+    pub init: Vec<String>,
+    ports: Ports,
+}
+
+impl ProgramFile {
+    /// Reads a graph.json, a GraphDef (binary or JSON), a MetaGraph, an ONNX model, or the folder of a SavedModel, with the files
+    /// next to it that it refers to. `signature` chooses one of a SavedModel: by default `serving_default`, or the only one.
+    ///
+    /// # Errors
+    /// NotFound if there is no such file; InvalidArgument for its content, with the location and the remedy; ResourceExhausted if
+    /// there is not enough memory for it.
+    pub fn load(path: impl AsRef<Path>, signature: Option<&str>) -> Result<ProgramFile> {
+        let named = path.as_ref();
+        let at = |why: String| format!("{}: {why}", named.display());
+        let path = &file_of(named);
+        let bytes = content(path).map_err(|error| {
+            let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::InvalidArgument };
+            Failure::new(code, at(error.to_string()))
+        })?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(Failure::invalid(at(format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file"))));
+        }
+        let mut files = Files::in_folder(path.parent().unwrap_or(Path::new("")));
+        let mut beside = |file: &str, range| files.read(file, range);
+        let read = read_at(path, &bytes, &mut beside, signature, Tuning::default()).map_err(|error| {
+            let failure = Failure::from(error);
+            Failure { message: at(failure.message), code: failure.code, ..Failure::invalid("") }
+        });
+        let (program, ports) = read?;
+        ProgramFile::checked(program, ports, &bytes, at)
+    }
+
+    /// Reads the content of such a file, except a SavedModel's folder; it may refer to no other file.
+    ///
+    /// # Errors
+    /// As [`ProgramFile::load`].
+    pub fn read(content: &[u8]) -> Result<ProgramFile> {
+        let mut beside =
+            |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
+        let (program, ports) = super::read_beside(content, &mut beside)?;
+        ProgramFile::checked(program, ports, content, |why| why)
+    }
+
+    fn checked(program: Program, ports: Ports, content: &[u8], at: impl Fn(String) -> String) -> Result<ProgramFile> {
+        let Program { nodes, fetch, feed, targets, init } = program;
+        let graph = Graph::new(nodes).and_then(|graph| graph.check_shapes().map(|()| graph));
+        let graph = graph.map_err(|error| {
+            let place = error.node().and_then(|node| meshtf_graph::place_of(content, node));
+            let why = place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}"));
+            Failure { node: error.node().map(str::to_owned), ..Failure::invalid(at(why)) }
+        })?;
+        Ok(ProgramFile { graph, fetch, feed, targets, init, ports })
+    }
+
+    /// The tensor of a name: an input or an output of the model may have another one than its tensor. Any other name is returned
+    /// as it is.
+    pub fn tensor<'a>(&'a self, name: &'a str) -> &'a str {
+        self.ports.tensor(name)
+    }
+
+    /// The inputs of a model, by name, and their tensors; for other formats, none.
+    pub fn inputs(&self) -> Vec<(String, String)> {
+        self.ports.named_inputs()
+    }
+
+    /// The tensors that are fetched by default, each with the name that the model has for it.
+    pub fn outputs(&self) -> Vec<(String, String)> {
+        self.fetch.iter().map(|tensor| (self.ports.name(tensor).to_owned(), tensor.clone())).collect()
+    }
+}
+
+impl From<Graph> for ProgramFile {
+    /// A graph of which a run fetches and feeds nothing by default.
+    fn from(graph: Graph) -> ProgramFile {
+        ProgramFile {
+            graph,
+            fetch: Vec::new(),
+            feed: Vec::new(),
+            targets: Vec::new(),
+            init: Vec::new(),
+            ports: Ports::default(),
+        }
+    }
+}
+
+/// At most one byte more than a file may have.
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
