@@ -273,7 +273,11 @@ impl Asked {
     }
 
     /// As [`Asked::wait`], but every so often the thread looks whether to wait on; `None` once it is not to.
-    pub fn wait_while(mut self, often: Duration, mut goes_on: impl FnMut() -> bool) -> Option<Result<(Reply, Vec<Tensor>)>> {
+    pub fn wait_while(
+        mut self,
+        often: Duration,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Option<Result<(Reply, Vec<Tensor>)>> {
         let waker = Waker::from(Arc::new(Unparks(thread::current())));
         let mut look = Instant::now() + often;
         loop {
