@@ -4,8 +4,8 @@
 //! elements are those of its name: a damaged one is removed. Once the folder exceeds its limit, the files that were not used for
 //! longest are removed. Several processes may share the folder. No failure of it is a failure of a run.
 //!
-//! A constant that lies in a file of the user's, such as a model, may be known by its place there ([`place`]): then the folder has
-//! the place in its stead.
+//! A constant that lies in a file of the user's, such as a model, may be known by its place there ([`place`]): then the folder
+//! has the place in its stead.
 
 pub mod place;
 
@@ -106,6 +106,11 @@ impl WeightCache {
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Most bytes of it.
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     fn path(&self, content: &Content) -> PathBuf {

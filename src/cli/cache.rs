@@ -1,6 +1,7 @@
 //! `meshtf cache`: the weights that nodes of this user keep on this machine's disk; and `--cache`, by which a node keeps them.
 
 mod add;
+mod all;
 mod fields;
 
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use meshtf::Node;
 use meshtf::weight_cache::{self, Entry, WeightCache};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
@@ -15,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::memory::bytes_of;
 use super::paint::{Paint, mention};
+use super::reach::AskArgs;
 use super::table::{duration, table};
 use super::{Exit, Outcome, Trouble, output};
 
@@ -32,6 +35,7 @@ const SHOWN_DIGITS: usize = 12;
 #[command(after_help = "\
 Examples:
   meshtf cache                       the weights, those used last first
+  meshtf cache --all                 those of every node of the mesh
   meshtf cache --json | jq 'map(.bytes) | add'
   meshtf cache add model.onnx        nodes of this machine read its weights there
   meshtf cache clear
@@ -39,10 +43,16 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Print JSON: a list of objects with content, node, dtype, shape, bytes, used_unix_ms, and file: where it lies, or null if it is
-    /// kept in the folder
+    /// Print JSON: a list of objects with content, node, dtype, shape, bytes, used_unix_ms, and file: the model that has it, or
+    /// null if it is kept in the folder; with --all: for each node its task, the limit and the bytes of its weights, and the
+    /// weights
     #[arg(long)]
     json: bool,
+    /// Show the weights of every node of the mesh: those that were used last, without their contents
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    by: AskArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,7 +110,10 @@ impl CacheArgs {
     }
 }
 
-pub(super) fn cache(args: Args) -> Outcome {
+pub(super) async fn cache(args: Args) -> Outcome {
+    if args.all {
+        return args.by.ask(&[], async |node: &Node| all::show(node, args.json).await).await;
+    }
     let folder = weight_cache::folder_of_user().map_err(|error| Trouble::input(format!("the cache: {error}")))?;
     let at = |error: std::io::Error| Trouble::input(format!("{}: {error}", folder.display()));
     match args.action {

@@ -152,8 +152,8 @@ pub(super) fn read_tuned(path: &Path, signature: Option<&str>, tuning: Tuning) -
     read_noting(path, signature, tuning, &mut |_, _, _| {})
 }
 
-/// As [`read_tuned`]; `note` is called with each part of a file beside the program that is read: the file, the first byte, and the
-/// number of bytes.
+/// As [`read_tuned`]; `note` is called with each part of a file beside the program that is read: the file, the first byte, and
+/// the number of bytes.
 pub(super) fn read_noting(
     path: &Path,
     signature: Option<&str>,

@@ -1,5 +1,5 @@
-//! Constants that lie in files of the user's, such as a model: the cache knows their places, and reads them there. What is read is
-//! compared with the content, so a file may change: then its places are forgotten as they are found to be wrong.
+//! Constants that lie in files of the user's, such as a model: the cache knows their places, and reads them there. Each is
+//! compared with its content, so a file may change: then its places are forgotten as they are found to be wrong.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -99,7 +99,7 @@ fn read(path: &Path) -> io::Result<(Header, Place)> {
     Ok((header, postcard::from_bytes(&bytes).map_err(io::Error::other)?))
 }
 
-/// What a list says of a place; `None` for a damaged one.
+/// A place in the list of weights; `None` for a damaged one.
 pub(super) fn entry(path: &Path, content: Content, used: SystemTime) -> Option<Entry> {
     let (Header { dtype, shape, node }, place) = read(path).ok()?;
     let bytes = shape.elements()?.checked_mul(dtype.size()?)? as u64;

@@ -134,6 +134,15 @@ fn tasks_that_have_the_file_read_the_weights_there() {
         let first = sandbox.costs(&sent);
         assert!(first < WITHOUT, "{first}");
         assert!(sandbox.kept().is_empty(), "they are not kept twice");
+        // Both nodes have this folder.
+        let all = sandbox.run(&["cache", "--all", "--json"]).expect(0).json();
+        let [ps, master] = &all.as_array().expect("a list")[..] else { panic!("{all}") };
+        assert!(ps["task"] == "/job:ps/task:0" && master["task"] == "/job:worker/task:0", "{all}");
+        assert_eq!((&ps["total"], &ps["in_models_bytes"], &ps["kept_bytes"]), (&2.into(), &BYTES.into(), &0.into()));
+        assert_eq!(ps["weights"].as_array().map(Vec::len), Some(2));
+        let said = sandbox.run(&["cache", "--all"]).expect(0);
+        assert!(said.stdout.contains("/job:ps/task:0: 2 weights, 0 B of 8.59 GB in its folder"), "{}", said.stdout);
+        assert!(!said.stdout.contains(&folder), "names of files are not told: {}", said.stdout);
     }
     // The file is another one now: of the second table, a number is.
     let mut bytes = std::fs::read(&copy).expect("the copy");

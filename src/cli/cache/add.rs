@@ -27,10 +27,10 @@ const MODELS: [&str; 4] = ["onnx", "pb", "meta", "json"];
 
 /// Make nodes of this machine read the weights of models in their files
 ///
-/// A node that is asked to run such a model then has its weights already, and they are not sent. Those that lie in the file as the
-/// graph needs them are read there; others, such as filters that are stored in another order, are copied into the folder of
-/// `meshtf cache`, within its limit. What a node reads is compared with the content: a file may change or go, and the weights are
-/// sent then. A node with --cache off reads none.
+/// A node that is asked to run such a model then has its weights already, and they are not sent. Those that lie in the file as
+/// the graph needs them are read there; others, such as filters that are stored in another order, are copied into the folder of
+/// `meshtf cache`, within its limit. A weight that is read is compared with its content: a file may change or go, and the weight
+/// is sent then. A node with --cache off reads none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,7 +52,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What became of the weights of a model.
+/// The outcome for the weights of a model.
 #[derive(Default)]
 struct Added {
     file: PathBuf,

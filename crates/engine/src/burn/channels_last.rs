@@ -15,8 +15,8 @@ use super::kept::Kept;
 use super::memory::Backing;
 use crate::{EngineOutcome, Value};
 
-/// With fewer multiplications than this the host is no slower; and it sums in double. The host packs the whole filter for each call:
-/// a convolution of one pixel, as those that weigh channels by their averages, takes ten times as long there.
+/// With fewer multiplications than this the host is no slower; and it sums in double. The host packs the whole filter for each
+/// call: a convolution of one pixel, as those that weigh channels by their averages, takes far longer there.
 const FEWEST_PRODUCTS: usize = 1 << 10;
 
 /// The filter of a node, in the order in which convolutions read it.
