@@ -20,7 +20,8 @@ use super::super::{Trouble, output};
 use super::fields::fields;
 use super::{CacheArgs, shown};
 
-/// Bytes that are compared at a time.
+/// Bytes that are compared at first, and then at a time.
+const FIRST: usize = 1 << 10;
 const AT_ONCE: usize = 1 << 20;
 /// The ends of the names of models in a folder.
 const MODELS: [&str; 4] = ["onnx", "pb", "meta", "json"];
@@ -171,6 +172,8 @@ fn keep(
 struct Places {
     /// By their length.
     parts: HashMap<usize, Vec<(PathBuf, u64)>>,
+    /// All of them: a large constant is read in several parts, and lies at the first.
+    all: Vec<(PathBuf, u64)>,
     /// Whole files, at whose ends arrays lie, and their lengths.
     files: Vec<(PathBuf, usize)>,
     open: HashMap<PathBuf, File>,
@@ -178,11 +181,12 @@ struct Places {
 
 impl Places {
     fn of(all: Vec<(PathBuf, u64, usize)>) -> Places {
-        let mut places = Places { parts: HashMap::new(), files: Vec::new(), open: HashMap::new() };
+        let mut places = Places { parts: HashMap::new(), all: Vec::new(), files: Vec::new(), open: HashMap::new() };
         for (file, from, bytes) in all {
             if from == 0 {
                 places.files.push((file.clone(), bytes));
             }
+            places.all.push((file.clone(), from));
             places.parts.entry(bytes).or_default().push((file, from));
         }
         places
@@ -190,17 +194,14 @@ impl Places {
 
     /// The place of these elements, if they lie somewhere as they are.
     fn of_elements(&mut self, elements: &[u8]) -> Option<Place> {
-        let parts = self.parts.get(&elements.len()).into_iter().flatten().cloned();
+        let parts = self.parts.get(&elements.len()).into_iter().flatten();
+        let candidates: Vec<(PathBuf, u64)> = parts.chain(&self.all).cloned().collect();
         // An array of a .npy file follows its header.
-        let ends = self
-            .files
-            .iter()
-            .filter_map(|(file, bytes)| Some((file.clone(), bytes.checked_sub(elements.len())? as u64)));
-        let candidates: Vec<(PathBuf, u64)> = parts.chain(ends).collect();
-        candidates
-            .into_iter()
-            .find(|(file, offset)| self.lie_at(elements, file, *offset))
-            .map(|(file, offset)| Place { file, offset })
+        let end = |(file, bytes): &(PathBuf, usize)| Some((file.clone(), bytes.checked_sub(elements.len())? as u64));
+        let ends: Vec<(PathBuf, u64)> = self.files.iter().filter_map(end).collect();
+        let mut candidates = candidates.into_iter().chain(ends);
+        let (file, offset) = candidates.find(|(file, offset)| self.lie_at(elements, file, *offset))?;
+        Some(Place { file, offset })
     }
 
     /// Whether a file has these elements at an offset.
@@ -210,9 +211,11 @@ impl Places {
             self.open.insert(path.to_owned(), file);
         }
         let Some(file) = self.open.get_mut(path) else { return false };
+        // Most places differ in the first bytes.
+        let (first, rest) = elements.split_at(FIRST.min(elements.len()));
         let mut read = vec![0; AT_ONCE.min(elements.len())];
         file.seek(SeekFrom::Start(offset)).is_ok()
-            && elements.chunks(AT_ONCE).all(|chunk| {
+            && std::iter::once(first).chain(rest.chunks(AT_ONCE)).all(|chunk| {
                 let read = &mut read[..chunk.len()];
                 file.read_exact(read).is_ok() && read == chunk
             })
