@@ -264,7 +264,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Top(args) => in_runtime(top::top(args)),
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
-        Command::Cache(args) => cache::cache(args),
+        Command::Cache(args) => in_runtime(cache::cache(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Summary(args) => summary::summary(args),
         Command::Ops(args) => ops::ops(args),

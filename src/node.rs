@@ -27,6 +27,7 @@ pub use spec::ClusterSpec;
 use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
+use crate::protocol::cached::CacheStatus;
 use crate::protocol::look::SessionLook;
 use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
@@ -363,6 +364,18 @@ impl Node {
     #[doc(hidden)]
     pub async fn runs(&self, target: Option<&Task>) -> Result<RunsStatus> {
         inquire::runs(&self.host.client, &self.master(target)?).await
+    }
+
+    /// The weights that the node of `target` keeps on its disk.
+    ///
+    /// # Errors
+    /// As [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    #[doc(hidden)]
+    pub async fn cache(&self, target: Option<&Task>) -> Result<CacheStatus> {
+        inquire::cache(&self.host.client, &self.master(target)?).await
     }
 
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.

@@ -2,6 +2,7 @@
 //!
 //! Pure data. `mesh` transports the messages; `worker` and `master` process them.
 
+pub mod cached;
 pub mod cluster;
 pub mod constants;
 pub mod event;

@@ -3,6 +3,11 @@
 //! A folder with a file for each constant, named by its content. A file is written whole or not at all, and read only if its
 //! elements are those of its name: a damaged one is removed. Once the folder exceeds its limit, the files that were not used for
 //! longest are removed. Several processes may share the folder. No failure of it is a failure of a run.
+//!
+//! A constant that lies in a file of the user's, such as a model, may be known by its place there ([`place`]): then the folder
+//! has the place in its stead.
+
+pub mod place;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -71,10 +76,12 @@ pub struct Entry {
     pub dtype: DType,
     /// Its shape.
     pub shape: Shape,
-    /// Bytes of its file.
+    /// Bytes of its file, or of its elements in another file.
     pub bytes: u64,
     /// When a task last used it.
     pub used: SystemTime,
+    /// The file of the user's in which it lies; `None`: it is kept in the folder.
+    pub file: Option<PathBuf>,
 }
 
 /// The folder of this user: `cache/weights` in `$MESHTF_HOME`, or else `meshtf/weights` in `$XDG_CACHE_HOME` or `~/.cache`.
@@ -101,8 +108,18 @@ impl WeightCache {
         &self.folder
     }
 
+    /// Most bytes of it.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     fn path(&self, content: &Content) -> PathBuf {
         self.folder.join(format!("{}{ENDING}", content.digits()))
+    }
+
+    /// Whether the folder has a constant itself.
+    pub fn has(&self, content: &Content) -> bool {
+        self.path(content).exists()
     }
 
     /// The constant of a content, if it is kept. A file with other elements than its name says is removed.
@@ -111,8 +128,8 @@ impl WeightCache {
     /// ResourceExhausted if there is no memory for it.
     pub fn get(&self, content: &Content) -> Result<Option<Tensor>> {
         let path = self.path(content);
-        let Ok(mut file) = File::open(&path) else { return Ok(None) };
-        let read = read_header(&mut file).and_then(|header| {
+        let Ok(mut file) = File::open(&path) else { return self.get_elsewhere(content) };
+        let read = read_header(&mut file, MAGIC).and_then(|header| {
             let wanted = header.shape.limited_elements(header.dtype).map_err(io::Error::other)?;
             let bytes = wanted.saturating_mul(header.dtype.size().unwrap_or(usize::MAX)) as u64;
             let (at, length) = (io::Seek::stream_position(&mut file)?, file.metadata()?.len());
@@ -128,9 +145,7 @@ impl WeightCache {
         };
         match value {
             Ok(value) if Content::of(&value) == *content => {
-                // The time of the last change is that of the last use: the system may not note when a file is read.
-                let _unnoted =
-                    File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+                note_use(&path);
                 Ok(Some(value))
             }
             damaged => {
@@ -155,22 +170,16 @@ impl WeightCache {
             return Ok(());
         }
         make_private(&self.folder)?;
-        let node = node.chars().scan(0, |bytes, char| {
-            *bytes += char.len_utf8();
-            (*bytes <= MAX_NAME_BYTES).then_some(char)
-        });
-        let header = Header { dtype: value.dtype(), shape: value.shape().clone(), node: node.collect() };
-        let header = postcard::to_allocvec(&header).map_err(io::Error::other)?;
-        let mut file = Whole::begin_private(&path)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&(header.len() as u32).to_le_bytes())?;
-        file.write_all(&header)?;
+        let mut file = Header::of(node, value).begin(&path, MAGIC)?;
         file.write_all(elements)?;
         let bytes = file.end()?.metadata()?.len();
         let mut used = lock(&self.used);
         let now = match *used {
             Some(Used { all, since }) if since + bytes <= spare => Used { all: all + bytes, since: since + bytes },
-            _ => Used { all: files(&self.folder)?.iter().map(|file| file.bytes).sum(), since: 0 },
+            _ => Used {
+                all: files(&self.folder)?.iter().filter(|file| !file.is_place).map(|file| file.bytes).sum(),
+                since: 0,
+            },
         };
         let fits = now.all <= self.limit;
         *used = Some(if fits { now } else { Used { all: self.shrink(self.limit - spare)?, since: 0 } });
@@ -186,8 +195,10 @@ impl WeightCache {
     }
 
     /// Removes the files that were not used for longest, until the others take no more than `bytes`; returns how much they take.
+    /// Places stay: they take next to nothing, and the user asked for them.
     fn shrink(&self, bytes: u64) -> io::Result<u64> {
         let mut all = files(&self.folder)?;
+        all.retain(|file| !file.is_place);
         all.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.path.cmp(&b.path)));
         let mut left = 0;
         for file in all {
@@ -233,6 +244,8 @@ struct FileOf {
     bytes: u64,
     used: SystemTime,
     is_part: bool,
+    /// Whether it has the place of a constant in another file.
+    is_place: bool,
 }
 
 impl FileOf {
@@ -243,9 +256,12 @@ impl FileOf {
 
     fn entry(&self) -> Option<Entry> {
         let name = self.path.file_name()?.to_str()?;
+        if self.is_place {
+            return place::entry(&self.path, Content::from_digits(name.strip_suffix(place::ENDING)?)?, self.used);
+        }
         let content = Content::from_digits(name.strip_suffix(ENDING)?)?;
-        let Header { dtype, shape, node } = read_header(&mut File::open(&self.path).ok()?).ok()?;
-        Some(Entry { content, node, dtype, shape, bytes: self.bytes, used: self.used })
+        let Header { dtype, shape, node } = read_header(&mut File::open(&self.path).ok()?, MAGIC).ok()?;
+        Some(Entry { content, node, dtype, shape, bytes: self.bytes, used: self.used, file: None })
     }
 }
 
@@ -257,21 +273,50 @@ fn files(folder: &Path) -> io::Result<Vec<FileOf>> {
     };
     let of = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        let is_part = name.starts_with('.') && name.ends_with(PART) && name.contains(ENDING);
-        let content = name.strip_suffix(ENDING).and_then(Content::from_digits);
+        let is_part = name.starts_with('.')
+            && name.ends_with(PART)
+            && [ENDING, place::ENDING].iter().any(|end| name.contains(end));
+        let of = |ending: &str| name.strip_suffix(ending).and_then(Content::from_digits);
+        let is_place = of(place::ENDING).is_some();
+        let content = of(ENDING).or_else(|| of(place::ENDING));
         // One that another process has removed meanwhile has none.
         let metadata = entry.metadata().ok().filter(|metadata| metadata.is_file() && (is_part || content.is_some()))?;
-        Some(FileOf { path: entry.path(), bytes: metadata.len(), used: metadata.modified().ok()?, is_part })
+        Some(FileOf { path: entry.path(), bytes: metadata.len(), used: metadata.modified().ok()?, is_part, is_place })
     };
     Ok(listed.filter_map(|entry| of(entry.ok()?)).collect())
 }
 
-fn read_header(file: &mut File) -> io::Result<Header> {
+impl Header {
+    fn of(node: &str, value: &Tensor) -> Header {
+        let node = node.chars().scan(0, |bytes, char| {
+            *bytes += char.len_utf8();
+            (*bytes <= MAX_NAME_BYTES).then_some(char)
+        });
+        Header { dtype: value.dtype(), shape: value.shape().clone(), node: node.collect() }
+    }
+
+    /// Begins a file with it.
+    fn begin(&self, path: &Path, magic: &[u8]) -> io::Result<Whole> {
+        let header = postcard::to_allocvec(self).map_err(io::Error::other)?;
+        let mut file = Whole::begin_private(path)?;
+        file.write_all(magic)?;
+        file.write_all(&(header.len() as u32).to_le_bytes())?;
+        file.write_all(&header)?;
+        Ok(file)
+    }
+}
+
+/// The time of the last change of a file is that of its last use: the system may not note when a file is read.
+fn note_use(path: &Path) {
+    let _unnoted = File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
+}
+
+fn read_header(file: &mut File, magic: &[u8]) -> io::Result<Header> {
     let mut start = [0; 12];
     file.read_exact(&mut start)?;
     let [.., a, b, c, d] = start;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-    if !start.starts_with(MAGIC) || bytes > MAX_HEADER_BYTES {
+    if !start.starts_with(magic) || bytes > MAX_HEADER_BYTES {
         return Err(io::Error::other("it does not begin as a weight"));
     }
     let mut header = vec![0; bytes];

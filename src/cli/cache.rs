@@ -1,10 +1,15 @@
 //! `meshtf cache`: the weights that nodes of this user keep on this machine's disk; and `--cache`, by which a node keeps them.
 
+mod add;
+mod all;
+mod fields;
+
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use meshtf::Node;
 use meshtf::weight_cache::{self, Entry, WeightCache};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
@@ -12,35 +17,47 @@ use serde_json::{Value, json};
 
 use super::memory::bytes_of;
 use super::paint::{Paint, mention};
+use super::reach::AskArgs;
 use super::table::{duration, table};
 use super::{Exit, Outcome, Trouble, output};
 
 /// Digits of a content in the list.
 const SHOWN_DIGITS: usize = 12;
 
-/// List or remove the weights that nodes keep on disk
+/// List, add or remove the weights that nodes keep on disk
 ///
 /// A node keeps each large constant of a model (64 KiB or more) by its content, so that a model that is run again need not send
 /// it again. The files are in `meshtf/weights` in $XDG_CACHE_HOME or ~/.cache, or in `cache/weights` in $MESHTF_HOME; only this
-/// user can read them. Beyond the limit of `meshtf node --cache`, those that were not used for longest are removed.
+/// user can read them. Beyond the limit of `meshtf node --cache`, those that were not used for longest are removed. On a machine
+/// that has the file of a model itself, `meshtf cache add` makes its nodes read the weights there.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   meshtf cache                       the weights, those used last first
+  meshtf cache --all                 those of every node of the mesh
   meshtf cache --json | jq 'map(.bytes) | add'
+  meshtf cache add model.onnx        nodes of this machine read its weights there
   meshtf cache clear
   meshtf node --name local/0 --cache off")]
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Print JSON: a list of objects with content, node, dtype, shape, bytes, used_unix_ms
+    /// Print JSON: a list of objects with content, node, dtype, shape, bytes, used_unix_ms, and file: the model that has it, or
+    /// null if it is kept in the folder; with --all: for each node its task, the limit and the bytes of its weights, and the
+    /// weights
     #[arg(long)]
     json: bool,
+    /// Show the weights of every node of the mesh: those that were used last, without their contents
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    by: AskArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    Add(add::Args),
     /// Remove all weights from the disk; nodes that run keep those in memory
     #[command(after_help = "\
 Examples:
@@ -93,10 +110,14 @@ impl CacheArgs {
     }
 }
 
-pub(super) fn cache(args: Args) -> Outcome {
+pub(super) async fn cache(args: Args) -> Outcome {
+    if args.all {
+        return args.by.ask(&[], async |node: &Node| all::show(node, args.json).await).await;
+    }
     let folder = weight_cache::folder_of_user().map_err(|error| Trouble::input(format!("the cache: {error}")))?;
     let at = |error: std::io::Error| Trouble::input(format!("{}: {error}", folder.display()));
     match args.action {
+        Some(Action::Add(args)) => add::add(&args)?,
         None => list(&folder, weight_cache::entries(&folder).map_err(at)?, args.json)?,
         Some(Action::Clear { json }) => {
             let (count, bytes) = weight_cache::clear(&folder).map_err(at)?;
@@ -130,12 +151,17 @@ fn list(folder: &Path, entries: Vec<Entry>, json: bool) -> Result<(), Trouble> {
             format!("{}{}", entry.dtype, entry.shape),
             shown(entry.bytes),
             format!("{} ago", duration(age.as_secs())),
+            entry.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
         ]
     };
-    let header = ["CONTENT", "NODE", "TYPE", "SIZE", "USED"];
+    let header = ["CONTENT", "NODE", "TYPE", "SIZE", "USED", "FILE"];
     output::line(&table(Paint::stdout(), &header, entries.iter().map(row)))?;
-    let bytes = entries.iter().map(|entry| entry.bytes).sum();
-    mention(format_args!("{} in {}, {}", counted(entries.len(), "weight"), folder.display(), shown(bytes)));
+    let (elsewhere, kept): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.file.is_some());
+    let bytes = |entries: &[&Entry]| shown(entries.iter().map(|entry| entry.bytes).sum());
+    mention(format_args!("{} in {}, {}", counted(kept.len(), "weight"), folder.display(), bytes(&kept)));
+    if !elsewhere.is_empty() {
+        mention(format_args!("{} in files of models, {}", counted(elsewhere.len(), "weight"), bytes(&elsewhere)));
+    }
     Ok(())
 }
 
@@ -148,6 +174,7 @@ fn described(entry: &Entry) -> Value {
         "shape": entry.shape.dims(),
         "bytes": entry.bytes,
         "used_unix_ms": used.as_millis() as u64,
+        "file": entry.file.as_ref().map(|file| file.display().to_string()),
     })
 }
 

@@ -105,13 +105,29 @@ pub(super) fn read_with_ports(path: &Path, signature: Option<&str>) -> Result<Mo
 
 /// As [`read_with_ports`]; parts of an ONNX model are read in another way.
 pub(super) fn read_tuned(path: &Path, signature: Option<&str>, tuning: Tuning) -> Result<Model, Trouble> {
+    read_noting(path, signature, tuning, &mut |_, _, _| {})
+}
+
+/// As [`read_tuned`]; `note` is called with each part of a file beside the program that is read: the file, the first byte, and
+/// the number of bytes.
+pub(super) fn read_noting(
+    path: &Path,
+    signature: Option<&str>,
+    tuning: Tuning,
+    note: &mut dyn FnMut(&Path, u64, usize),
+) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut files = Files::in_folder(folder);
-    let mut beside = |file: &str, range| files.read(file, range);
+    let mut beside = |file: &str, range: Range<u64>| {
+        let from = range.start;
+        let bytes = files.read(file, range)?;
+        note(&folder.join(file), from, bytes.len());
+        Ok(bytes)
+    };
     let read = program_file::read_at(path, &bytes, &mut beside, signature, tuning);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),

@@ -160,7 +160,12 @@ pub fn is_kept(constant: &Tensor) -> bool {
 /// # Errors
 /// ResourceExhausted if it exceeds the limit of a tensor.
 pub fn substitute(constant: &Tensor) -> Result<Attr> {
-    Filled::new(constant.element(0), constant.shape().clone()).map(Attr::Filled)
+    Filled::substitute(constant.element(0), constant.shape().clone()).map(Attr::Filled)
+}
+
+/// Whether an attribute is such a substitute.
+fn is_substitute(value: &Attr) -> bool {
+    matches!(value, Attr::Filled(filled) if filled.is_substitute())
 }
 
 /// A node in a message: of a graph or of a piece.
@@ -227,7 +232,8 @@ impl TakenOut {
         for (nodes, piece) in pieces.iter_mut().zip(0..) {
             for (travels, node) in nodes.iter_mut().zip(0..) {
                 let (name, attrs) = travels.parts();
-                for attr in attrs.0.iter().filter(|(_, value)| matches!(value, Attr::Filled(_))).map(|(attr, _)| attr) {
+                for attr in attrs.0.iter().filter(|(_, value)| is_substitute(value)).map(|(attr, _)| attr) {
+                    // Without a content it stays, and the task that would use it refuses it.
                     if let Some(content) = content(name, attr) {
                         self.kept.push(Reference { piece, node, attr: attr.clone(), content });
                     }
@@ -294,7 +300,7 @@ impl Constants {
         let mut known: HashMap<Content, usize> = HashMap::new();
         for Reference { piece, node, attr, content } in &self.kept {
             let (name, attrs) = at(pieces, *piece, *node, content)?;
-            let Some(Attr::Filled(substitute)) = attrs.get(attr) else {
+            let Some(Attr::Filled(substitute)) = attrs.get(attr).filter(|value| is_substitute(value)) else {
                 let why = format!("node {name} has no substitute for constant {content} in {attr}");
                 return Err(Failure::invalid(why));
             };
@@ -436,7 +442,14 @@ mod tests {
         // One content of two shapes, a node that does not exist, and one without a substitute.
         assert_eq!(code(vec![of(0, content(1)), of(2, content(1))]), Err(Code::InvalidArgument));
         assert_eq!(code(vec![of(3, content(1))]), Err(Code::InvalidArgument));
+        // An ordinary tensor of equal elements is none; and a substitute that nobody replaced is never a value.
+        let filled = Filled::new(Tensor::scalar(1u8), [MIN_KEPT_BYTES].into()).unwrap();
+        let plain = NodeDef { attrs: Attrs::from([("value", Attr::Filled(filled))]), ..nodes[0].clone() };
         let constants = Constants { kept: vec![of(0, content(1))], ..Constants::default() };
+        assert_eq!(constants.all_kept(&mut [&mut [plain][..]]).unwrap_err().code, Code::InvalidArgument);
+        let failure = nodes[0].attrs.whole_tensor("value").unwrap_err();
+        assert_eq!(failure.code, Code::FailedPrecondition);
+        assert_eq!(failure.message, "the uint8 of shape [65536] is a substitute, whose elements did not come");
         assert_eq!(constants.fill(&mut [&mut nodes[..]], &HashMap::new()).unwrap_err().code, Code::FailedPrecondition);
         constants.fill(&mut [&mut nodes[..]], &[(content(1), value)].into()).unwrap();
         assert_eq!(constants.all_kept(&mut [&mut nodes[..]]).unwrap_err().code, Code::InvalidArgument);

@@ -5,6 +5,7 @@ use meshtf_tensor::device::DeviceKind;
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
+use super::cached::CacheStatus;
 use super::constants::Content;
 use super::event::Noted;
 use super::look::SessionLook;
@@ -69,6 +70,8 @@ pub enum Inquiry {
         /// Their contents.
         contents: Vec<Content>,
     },
+    /// The weights that it keeps on its disk.
+    Cache,
 }
 
 /// The answer to an inquiry.
@@ -109,6 +112,8 @@ pub enum Answer {
     Reported,
     /// The tensors are the constants, in the order of the inquiry.
     Constants,
+    /// The weights on the disk.
+    Cache(Box<CacheStatus>),
 }
 
 /// The name of a variable of a node that sessions share.

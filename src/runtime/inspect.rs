@@ -153,6 +153,11 @@ impl Inspector {
                 without_tensors(Answer::Reported)
             }
             // The host answers these, without a thread.
+            Inquiry::Cache => {
+                let worker = self.worker.as_ref().and_then(Weak::upgrade);
+                let none = || Failure::new(Code::NotFound, "this participant has no task, and so keeps no weights");
+                without_tensors(Answer::Cache(Box::new(worker.ok_or_else(none)?.weights().on_disk()?)))
+            }
             Inquiry::Constants { .. } => Err(Failure::new(Code::NotFound, "this participant offers no constants")),
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;

@@ -1,8 +1,12 @@
 //! The client's end: requests to a master, and their answers.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -120,6 +124,11 @@ impl Requests {
     /// The constants that this participant has.
     pub fn weights(&self) -> &Arc<Weights> {
         &self.weights
+    }
+
+    /// Bytes that came from a peer so far; 0 if there is no link to it.
+    pub fn received_from(&self, peer: &Peer) -> u64 {
+        self.router.network().peers.iter().find(|one| one.peer == *peer).map_or(0, |one| one.received_bytes)
     }
 
     /// Sends a request with its tensors; the values fetched before the last step come through `events`.
@@ -261,6 +270,39 @@ impl Asked {
         let answer = std::mem::replace(&mut self.answer, oneshot::channel().1);
         let (result, tensors) = answer.blocking_recv().unwrap_or_else(|_| closing());
         result.map(|reply| (reply, tensors))
+    }
+
+    /// As [`Asked::wait`], but every so often the thread looks whether to wait on; `None` once it is not to.
+    pub fn wait_while(
+        mut self,
+        often: Duration,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Option<Result<(Reply, Vec<Tensor>)>> {
+        let waker = Waker::from(Arc::new(Unparks(thread::current())));
+        let mut look = Instant::now() + often;
+        loop {
+            if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(&mut Context::from_waker(&waker)) {
+                let (result, tensors) = answer.unwrap_or_else(|_| closing());
+                return Some(result.map(|reply| (reply, tensors)));
+            }
+            let now = Instant::now();
+            if now < look {
+                thread::park_timeout(look - now);
+            } else if goes_on() {
+                look = Instant::now() + often;
+            } else {
+                return None;
+            }
+        }
+    }
+}
+
+/// Wakes a thread that waits for an answer.
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

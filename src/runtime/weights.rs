@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use meshtf_tensor::failure::Result;
+use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{Tensor, WeakTensor, memory};
@@ -23,8 +23,10 @@ use meshtf_tensor::{Tensor, WeakTensor, memory};
 pub(crate) use self::fetch::Fetch;
 pub(crate) use self::supply::Supply;
 use crate::protocol::Content;
+use crate::protocol::cached::{CacheStatus, CachedWeight};
 use crate::protocol::constants::Kept;
-use crate::weight_cache::WeightCache;
+use crate::protocol::status::Listed;
+use crate::weight_cache::{self, Entry, WeightCache};
 
 /// Most bytes of constants that wait to be written to the disk, or one constant that is larger; others are not written.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 20;
@@ -140,6 +142,27 @@ impl Weights {
             found.extend(value?.map(|value| (one.content, value)));
         }
         Ok(found)
+    }
+
+    /// The weights of the disk, for the members of the mesh.
+    ///
+    /// # Errors
+    /// Unavailable if the folder cannot be read.
+    pub fn on_disk(&self) -> Result<CacheStatus> {
+        let Some(Disk { cache, .. }) = &self.disk else { return Ok(CacheStatus::default()) };
+        let entries = weight_cache::entries(cache.folder());
+        let cannot =
+            |error| Failure::new(Code::Unavailable, format!("the folder of its weights cannot be read: {error}"));
+        let (mut kept_bytes, mut elsewhere_bytes) = (0, 0);
+        let told = |entry: Entry| {
+            let is_elsewhere = entry.file.is_some();
+            *if is_elsewhere { &mut elsewhere_bytes } else { &mut kept_bytes } += entry.bytes;
+            let used_ms = entry.used.elapsed().unwrap_or_default().as_millis() as u64;
+            let Entry { node, dtype, shape, bytes, .. } = entry;
+            CachedWeight { node, dtype, shape, bytes, used_ms, is_elsewhere }
+        };
+        let weights = Listed::all(entries.map_err(cannot)?.into_iter().map(told).collect());
+        Ok(CacheStatus { limit: Some(cache.limit()), kept_bytes, elsewhere_bytes, weights }.cut())
     }
 
     /// Has a constant written to the disk, soon. If there is no room in the queue, or little memory, it is not.

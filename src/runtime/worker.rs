@@ -32,7 +32,7 @@ use crate::protocol::constants::HeldConstants;
 use crate::protocol::guard::ToGuard;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
-use crate::runtime::weights::Fetch;
+use crate::runtime::weights::{Fetch, Weights};
 
 /// Most registrations that wait to be compiled, of which a master has one under way at a time for each plan, and most messages
 /// about guarded sessions.
@@ -144,6 +144,11 @@ impl Worker {
         begin("meshtf-register", Box::new(move || registrations.iter().for_each(|work| registers.register(work))));
         begin("meshtf-copy", Box::new(move || guards.guard_all(&guard)));
         worker
+    }
+
+    /// The large constants that it has.
+    pub fn weights(&self) -> &Arc<Weights> {
+        self.state.fetch.weights()
     }
 
     fn without_threads(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> (Self, Queues) {

@@ -7,6 +7,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 
 use super::unexpected;
+use crate::protocol::cached::CacheStatus;
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
@@ -57,6 +58,14 @@ pub(crate) async fn look(
 pub(crate) async fn runs(client: &Arc<Requests>, node: &Peer) -> Result<RunsStatus> {
     match ask(client, node, Inquiry::Runs, Vec::new()).await? {
         (Answer::Runs(runs), _) => Ok(*runs),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// The weights that a node keeps on its disk.
+pub(crate) async fn cache(client: &Arc<Requests>, node: &Peer) -> Result<CacheStatus> {
+    match ask(client, node, Inquiry::Cache, Vec::new()).await? {
+        (Answer::Cache(status), _) => Ok(*status),
         (answer, _) => Err(other(&answer)),
     }
 }

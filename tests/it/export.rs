@@ -110,6 +110,13 @@ fn ops_of_images_and_shapes_are_written() {
             "{to}: {got:?} {wanted:?}"
         );
     }
+    // Each variable is one initializer, of its name, however many nodes read it.
+    let told = sandbox.run(&["inspect", &path("m.onnx"), "--json"]).expect(0).json();
+    let names = told["tensors"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str());
+    let mut names: Vec<&str> =
+        names.filter(|name| ["filter", "deep", "scale", "w"].iter().any(|own| name.starts_with(own))).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["deep", "filter", "scale", "w"]);
     // An op that ONNX lacks is named, and nothing is written.
     let text = std::fs::read_to_string(&graph)
         .unwrap()

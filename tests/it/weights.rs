@@ -112,6 +112,56 @@ fn a_second_start_sends_none_even_after_the_task_was_restarted() {
 }
 
 #[test]
+fn tasks_that_have_the_file_read_the_weights_there() {
+    let sandbox = Sandbox::new();
+    let sent = model(&sandbox);
+    // The same content elsewhere, as on another machine.
+    let copy = sandbox.path("models/copy.pb");
+    std::fs::create_dir(sandbox.path("models")).expect("a folder");
+    std::fs::copy(&sent, &copy).expect("a copy");
+    std::fs::write(sandbox.path("models/notes.json"), "{}").expect("another file");
+    let folder = sandbox.path("models").display().to_string();
+    let added = sandbox.run(&["cache", "add", &folder, "--json"]).expect(0).json();
+    let want = serde_json::json!([{ "file": copy.display().to_string(), "read_there": 2, "read_there_bytes": BYTES,
+        "copied": 0, "copied_bytes": 0, "too_large": 0, "too_large_bytes": 0 }]);
+    assert_eq!(added, want);
+    let listed = sandbox.run(&["cache", "--json"]).expect(0).json();
+    let rows = listed.as_array().expect("a list");
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["file"] == copy.display().to_string().as_str()), "{listed}");
+    let _master = sandbox.node("worker/0");
+    {
+        let _ps = sandbox.node("ps/0");
+        let first = sandbox.costs(&sent);
+        assert!(first < WITHOUT, "{first}");
+        assert!(sandbox.kept().is_empty(), "they are not kept twice");
+        // Both nodes have this folder.
+        let all = sandbox.run(&["cache", "--all", "--json"]).expect(0).json();
+        let [ps, master] = &all.as_array().expect("a list")[..] else { panic!("{all}") };
+        assert!(ps["task"] == "/job:ps/task:0" && master["task"] == "/job:worker/task:0", "{all}");
+        assert_eq!((&ps["total"], &ps["in_models_bytes"], &ps["kept_bytes"]), (&2.into(), &BYTES.into(), &0.into()));
+        assert_eq!(ps["weights"].as_array().map(Vec::len), Some(2));
+        let said = sandbox.run(&["cache", "--all"]).expect(0);
+        assert!(said.stdout.contains("/job:ps/task:0: 2 weights, 0 B of 8.59 GB in its folder"), "{}", said.stdout);
+        assert!(!said.stdout.contains(&folder), "names of files are not told: {}", said.stdout);
+    }
+    // The file is another one now: of the second table, a number is.
+    let mut bytes = std::fs::read(&copy).expect("the copy");
+    let last = bytes.windows(4).rposition(|four| four == 7f32.to_le_bytes()).expect("a seven");
+    bytes[last] ^= 1;
+    std::fs::write(&copy, bytes).expect("the file can be written");
+    let _ps = sandbox.node("ps/0");
+    let one = sandbox.costs(&sent);
+    assert!((BYTES / 2..BYTES / 2 + WITHOUT).contains(&one), "{one}");
+    let said = sandbox.run(&["cache", "add", &folder]).expect(0);
+    assert!(said.stdout.contains("copy.pb: 2 weights, 8.00 MB, read where they lie"), "{}", said.stdout);
+    sandbox.run(&["cache", "clear"]).expect(0);
+    assert!(copy.exists());
+    let wrong = sandbox.file("readme.txt", "no model");
+    let said = sandbox.run(&["cache", "add", &wrong]).expect(2);
+    assert!(said.stderr.contains("readme.txt"), "{}", said.stderr);
+}
+
+#[test]
 fn the_disk_is_bounded_and_may_be_off_or_full() {
     let sandbox = Sandbox::new();
     let model = model(&sandbox);

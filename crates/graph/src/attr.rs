@@ -56,6 +56,8 @@ pub struct Filled {
     /// A tensor of rank 0.
     element: Tensor,
     shape: Shape,
+    /// Whether the elements are others, which are elsewhere.
+    stands_in: bool,
 }
 
 impl Filled {
@@ -73,7 +75,21 @@ impl Filled {
             let why = format!("a constant of shape {shape} exceeds the limit of {MAX_TENSOR_BYTES} bytes");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        Ok(Filled { element, shape })
+        Ok(Filled { element, shape, stands_in: false })
+    }
+
+    /// The substitute for a tensor whose elements are elsewhere: it has their dtype and shape, and their first one. It is never
+    /// used as a value.
+    ///
+    /// # Errors
+    /// As [`Filled::new`].
+    pub fn substitute(element: Tensor, shape: Shape) -> Result<Filled> {
+        Ok(Filled { stands_in: true, ..Filled::new(element, shape)? })
+    }
+
+    /// Whether it stands for a tensor whose elements are elsewhere.
+    pub fn is_substitute(&self) -> bool {
+        self.stands_in
     }
 
     /// The element, as a tensor of rank 0.
@@ -89,9 +105,15 @@ impl Filled {
     /// Allocates the whole tensor.
     ///
     /// # Errors
-    /// ResourceExhausted if it exceeds [`MAX_TENSOR_BYTES`], which a deserialized value may, or the memory budget.
+    /// ResourceExhausted if it exceeds [`MAX_TENSOR_BYTES`], which a deserialized value may, or the memory budget;
+    /// FailedPrecondition if it is a substitute.
     pub fn tensor(&self) -> Result<Tensor> {
-        let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
+        if self.stands_in {
+            let (dtype, shape) = (self.element.dtype(), &self.shape);
+            let why = format!("the {dtype} of shape {shape} is a substitute, whose elements did not come");
+            return Err(Failure::new(Code::FailedPrecondition, why));
+        }
+        let Filled { element, shape, .. } = Filled::new(self.element.clone(), self.shape.clone())?;
         let n = shape.checked_elements(element.dtype())?;
         Ok(element.filled(shape, n))
     }

@@ -231,18 +231,31 @@ impl Writer<'_> {
         }
     }
 
-    /// The value of an output that no step changes: a constant, or a variable.
-    fn constant(&self, mut output: Output) -> Option<Tensor> {
+    /// The output that an output is unchanged, behind reads of variables and nodes that forward a value.
+    fn origin(&self, mut output: Output) -> Output {
         // A chain may be as long as the graph.
         loop {
             let node = self.graph.node(output.node);
             let passes =
                 node.op.reads_variable || matches!(node.op.name, "Identity" | "StopGradient" | "PreventGradient");
-            if !passes {
-                break;
+            match node.inputs.first().filter(|_| passes) {
+                Some(input) => output = *input,
+                None => return output,
             }
-            output = *node.inputs.first()?;
         }
+    }
+
+    /// The name that the initializer of a value gets: that of its variable, or of its node.
+    fn wanted_name(&self, origin: Output) -> String {
+        let node = self.graph.node(origin.node);
+        let shared = node.attrs.str("shared_name").ok().filter(|name| node.op.makes_variable && !name.is_empty());
+        let name = shared.unwrap_or(&node.name);
+        name.strip_suffix("/variable").unwrap_or(name).to_owned()
+    }
+
+    /// The value of an output that no step changes: a constant, or a variable.
+    fn constant(&self, output: Output) -> Option<Tensor> {
+        let output = self.origin(output);
         let node = self.graph.node(output.node);
         if node.op.role == Role::Const {
             return match node.attrs.get("value")? {
@@ -276,8 +289,13 @@ impl Writer<'_> {
                 false => unsupported(format!("it takes {}, which is not written", self.graph.tensor_name(output))),
             });
         };
-        let own = node.name.strip_suffix("/variable").unwrap_or(&node.name).to_owned();
-        let name = self.weight(&own, &value)?;
+        // Several nodes may read one variable: its value is written once.
+        let origin = self.origin(output);
+        let name = match self.names.get(&origin) {
+            Some(name) => name.clone(),
+            None => self.weight(&self.wanted_name(origin), &value)?,
+        };
+        self.names.insert(origin, name.clone());
         self.names.insert(output, name.clone());
         Ok(name)
     }

@@ -10,6 +10,9 @@ use prost::bytes::Bytes;
 use crate::elem::{Elem, decode_e8m0, encode_e8m0};
 use crate::proto::{EXTERNAL, SparseTensorProto, TensorProto};
 
+/// Bytes of a file that are read at a time, if a tensor has more.
+const PART: usize = 16 << 20;
+
 /// The files beside the model. Of each, the parts are read that hold a tensor, one after the other: they may be larger together
 /// than the memory.
 pub struct Files<'b, 'f> {
@@ -23,21 +26,8 @@ impl<'b, 'f> Files<'b, 'f> {
 
     /// The bytes that the `external_data` of a tensor names.
     pub fn external(&mut self, proto: &TensorProto) -> Result<Bytes> {
-        const NO_LENGTH: u64 = u64::MAX;
-        let get =
-            |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
-        let number = |key: &str| match get(key) {
-            None => Ok(None),
-            Some(text) => text.trim().parse::<u64>().map(Some).map_err(|_| {
-                Failure::invalid(format!("its external data has {key} {text:?}, which is not a number of bytes"))
-            }),
-        };
-        let location = get("location").filter(|location| !location.is_empty());
-        let location = location.ok_or_else(|| Failure::invalid("its external data names no file (location)"))?;
-        check_location(location)?;
-        let from = number("offset")?.unwrap_or(0);
-        let length = number("length")?;
-        let bytes = (self.beside)(location, from..from.saturating_add(length.unwrap_or(NO_LENGTH)))?;
+        let External { location, from, length } = External::of(proto)?;
+        let bytes = (self.beside)(location, from..from.saturating_add(length.unwrap_or(u64::MAX)))?;
         match length {
             Some(length) if bytes.len() as u64 != length => {
                 let has = match bytes.len() {
@@ -50,6 +40,57 @@ impl<'b, 'f> Files<'b, 'f> {
             }
             _ => Ok(bytes.into()),
         }
+    }
+
+    /// The elements that it names, read part by part into the memory that they keep; `None` if they are few, or if the file does
+    /// not have them, which [`Files::external`] reports.
+    fn elements(&mut self, proto: &TensorProto, dtype: DType, shape: &Shape) -> Result<Option<Tensor>> {
+        let External { location, from, length } = External::of(proto)?;
+        let needed = shape.limited_elements(dtype)?.saturating_mul(dtype.size().unwrap_or(usize::MAX));
+        let Some(end) = from.checked_add(needed as u64).filter(|_| needed > PART && length == Some(needed as u64))
+        else {
+            return Ok(None);
+        };
+        // The last byte, before memory for all is asked for.
+        if (self.beside)(location, end - 1..end)?.len() != 1 {
+            return Ok(None);
+        }
+        let mut data = Data::zeros(dtype, shape.checked_elements(dtype)?);
+        let Some(bytes) = data.bytes_mut() else { return Ok(None) };
+        for (part, at) in bytes.chunks_mut(PART).zip((from..end).step_by(PART)) {
+            let read = (self.beside)(location, at..at + part.len() as u64)?;
+            if read.len() != part.len() {
+                return Err(Failure::invalid(format!(
+                    "its external data in {location:?} became shorter as it was read"
+                )));
+            }
+            part.copy_from_slice(&read);
+        }
+        Tensor::new(shape.clone(), data).map(Some)
+    }
+}
+
+/// The location of a tensor's data.
+struct External<'p> {
+    location: &'p str,
+    from: u64,
+    length: Option<u64>,
+}
+
+impl External<'_> {
+    fn of(proto: &TensorProto) -> Result<External<'_>> {
+        let get =
+            |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
+        let number = |key: &str| match get(key) {
+            None => Ok(None),
+            Some(text) => text.trim().parse::<u64>().map(Some).map_err(|_| {
+                Failure::invalid(format!("its external data has {key} {text:?}, which is not a number of bytes"))
+            }),
+        };
+        let location = get("location").filter(|location| !location.is_empty());
+        let location = location.ok_or_else(|| Failure::invalid("its external data names no file (location)"))?;
+        check_location(location)?;
+        Ok(External { location, from: number("offset")?.unwrap_or(0), length: number("length")? })
     }
 }
 
@@ -76,6 +117,13 @@ pub fn tensor(proto: &TensorProto, files: Option<&mut Files>) -> Result<(Tensor,
     let n = shape.limited_elements(dtype)?;
     let raw = if proto.data_location == EXTERNAL {
         let files = files.ok_or_else(|| Failure::invalid("its data is in another file, which is not read here"))?;
+        let is_plain = sub_byte_bits(elem).is_none() && !elem.is_held();
+        if is_plain
+            && !matches!(dtype, DType::Bool | DType::String)
+            && let Some(value) = files.elements(proto, dtype, &shape)?
+        {
+            return Ok((value, elem));
+        }
         Some(files.external(proto)?)
     } else {
         proto.raw_data.clone().filter(|raw| !raw.is_empty() || n == 0)
@@ -272,4 +320,51 @@ fn packed(codes: &[u8], bits: u32) -> Vec<u8> {
         .chunks(per)
         .map(|part| part.iter().enumerate().fold(0, |byte, (i, code)| byte | code << (bits as usize * i)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+    use crate::proto::StringStringEntryProto;
+
+    /// A tensor of this many float32 behind the eighth byte of a file.
+    fn external(count: usize) -> TensorProto {
+        let entry = |key: &str, value: String| StringStringEntryProto { key: key.to_owned(), value };
+        let external_data = vec![
+            entry("location", "w.bin".to_owned()),
+            entry("offset", "8".to_owned()),
+            entry("length", (4 * count).to_string()),
+        ];
+        let (dims, data_location) = (vec![count as i64], EXTERNAL);
+        TensorProto { dims, data_type: 1, data_location, external_data, ..TensorProto::default() }
+    }
+
+    #[test]
+    fn large_external_data_is_read_in_parts_that_the_file_must_have() {
+        let count = PART / 4 + 3;
+        let numbers: Vec<f32> = (0..count).map(|i| i as f32).collect();
+        let mut file = vec![0; 8];
+        numbers.iter().for_each(|number| file.extend(number.to_le_bytes()));
+        let read = |file: &[u8]| {
+            let mut parts: Vec<usize> = Vec::new();
+            let mut beside = |_: &str, range: Range<u64>| {
+                let at = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(file.len());
+                let bytes = file[at(range.start)..at(range.end)].to_vec();
+                parts.push(bytes.len());
+                Ok(bytes)
+            };
+            let value = tensor(&external(count), Some(&mut Files::new(&mut beside)));
+            (value.map(|(value, _)| value), parts)
+        };
+        let (value, parts) = read(&file);
+        assert_eq!(value.unwrap().slice::<f32>().unwrap(), numbers);
+        assert_eq!(parts, [1, PART, 12]);
+        let failure = read(&file[..file.len() - 1]).0.unwrap_err();
+        let why =
+            format!("its external data is the bytes from 8 on, {} of them; \"w.bin\" has {}", 4 * count, 4 * count + 7);
+        assert_eq!(failure.message, why);
+        assert!(read(&[]).0.unwrap_err().message.ends_with("has no bytes from 8 on"));
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
@@ -25,17 +25,30 @@ const MAX_AGAIN: u32 = 12;
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Inquiries that are under way at a time: the next one is sent while one is answered.
 const AT_ONCE: usize = 2;
+/// A holder from which less than [`LEAST_BYTES`] came for so long is given up.
+pub(super) const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// More than what keeps a link alive.
+const LEAST_BYTES: u64 = 256 << 10;
+/// A holder that has to ask another one is silent meanwhile: so much longer for each of these bytes.
+const PASSED_ON_BYTES: usize = 128 << 10;
 
 /// The way to constants that are not in memory.
 #[derive(Clone)]
 pub(crate) struct Fetch {
     client: Arc<Requests>,
     under_way: Arc<AtomicUsize>,
+    max_silence: Duration,
 }
 
 impl Fetch {
     pub fn new(client: Arc<Requests>) -> Fetch {
-        Fetch { client, under_way: Arc::default() }
+        Fetch { client, under_way: Arc::default(), max_silence: MAX_SILENCE }
+    }
+
+    /// The same, which gives up a silent holder after this time.
+    #[cfg(test)]
+    pub fn with_max_silence(self, max_silence: Duration) -> Fetch {
+        Fetch { max_silence, ..self }
     }
 
     /// The constants that this participant has.
@@ -107,8 +120,10 @@ impl Fetch {
         is_wanted: impl Fn() -> bool,
     ) -> Result<()> {
         let mut failed = None;
-        for holder in holders {
-            match patiently(&is_wanted, || self.take_from(holder, session, missing, have, &is_wanted)) {
+        for (holder, left) in holders.iter().zip((0..holders.len()).rev()) {
+            // The last one is the master, which may have to ask the client.
+            let passes_on = left == 0;
+            match patiently(&is_wanted, || self.take_from((holder, passes_on), session, missing, have, &is_wanted)) {
                 Ok(()) => return Ok(()),
                 // It is not connected, or does not have them: another one may.
                 Err(failure) if matches!(failure.code, Code::Unavailable | Code::NotFound) => failed = Some(failure),
@@ -120,9 +135,12 @@ impl Fetch {
     }
 
     /// Takes those of the constants that are still missing from a holder.
+    ///
+    /// # Errors
+    /// As [`Fetch::all`].
     fn take_from(
         &self,
-        holder: &Peer,
+        (holder, passes_on): (&Peer, bool),
         session: SessionId,
         missing: &[&Kept],
         have: &mut HashMap<Content, Tensor>,
@@ -140,7 +158,13 @@ impl Fetch {
                 asked.push_back((part, self.client.inquire(holder, inquiry, Vec::new())?));
             }
             let Some((part, asked)) = asked.pop_front() else { return Ok(()) };
-            let (reply, values) = asked.wait()?;
+            let bytes = part.iter().map(|one| one.bytes()).fold(0usize, usize::saturating_add);
+            let longer = if passes_on { (bytes / PASSED_ON_BYTES) as u64 } else { 0 };
+            let limit = self.max_silence.saturating_add(Duration::from_secs(longer));
+            let Some(answer) = wait_for(&self.client, holder, asked, limit, is_wanted) else {
+                return Err(if is_wanted() { silent(holder, limit) } else { not_wanted() });
+            };
+            let (reply, values) = answer?;
             if !matches!(reply, Reply::Told(Answer::Constants)) || values.len() != part.len() {
                 return Err(Failure::new(Code::Internal, format!("unexpected answer from {holder}: {reply:?}")));
             }
@@ -161,6 +185,32 @@ impl Fetch {
             }
         }
     }
+}
+
+/// The answer of a holder, unless it is silent for longer than the limit, or the answer is not wanted any more.
+pub(super) fn wait_for(
+    client: &Requests,
+    holder: &Peer,
+    asked: Asked,
+    limit: Duration,
+    is_wanted: impl Fn() -> bool,
+) -> Option<Result<(Reply, Vec<Tensor>)>> {
+    let (mut since, mut bytes) = (Instant::now(), client.received_from(holder));
+    // A sixth of the limit: an answer that is not wanted is noticed soon.
+    asked.wait_while(limit.min(MAX_SILENCE) / 6, || {
+        let received = client.received_from(holder);
+        // A link that began anew counts from 0.
+        if received.abs_diff(bytes) >= LEAST_BYTES {
+            (since, bytes) = (Instant::now(), received);
+        }
+        is_wanted() && since.elapsed() < limit
+    })
+}
+
+/// The failure of a holder that is connected and does not answer: another one may.
+pub(super) fn silent(holder: &Peer, limit: Duration) -> Failure {
+    let why = format!("{holder} is connected, and did not send the constants that it offers for {} s", limit.as_secs());
+    Failure::new(Code::Unavailable, why)
 }
 
 /// Does work with a holder, and again if the holder has too much to do.
@@ -200,8 +250,55 @@ fn parts<'k, 'a>(mut all: &'a [&'k Kept]) -> Vec<&'a [&'k Kept]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use meshtf_tensor::{DType, Shape};
+
+    use super::*;
+    use crate::protocol::status::{NetworkStatus, PeerStatus};
+    use crate::protocol::{Cluster, Envelope};
+    use crate::runtime::router::Router;
+
+    /// A peer that never answers, and from which bytes come each time that somebody looks, up to a number of times.
+    struct Coming {
+        looks: AtomicU64,
+        most: u64,
+    }
+
+    impl Router for Coming {
+        fn send(&self, _: &Peer, _: Envelope) -> Result<()> {
+            Ok(())
+        }
+
+        fn cluster(&self) -> Arc<Cluster> {
+            Arc::default()
+        }
+
+        fn network(&self) -> NetworkStatus {
+            let looks = self.looks.fetch_add(1, Ordering::Relaxed).min(self.most);
+            let (peer, received_bytes) = (Peer::new("holder"), looks * LEAST_BYTES);
+            let peer = PeerStatus { peer, received_bytes, ..PeerStatus::quiet(None) };
+            NetworkStatus { peers: vec![peer], ..NetworkStatus::default() }
+        }
+    }
+
+    #[test]
+    fn a_holder_is_given_up_once_nothing_comes_from_it() {
+        let holder = Peer::new("holder");
+        for most in [0, 20] {
+            let router = Arc::new(Coming { looks: AtomicU64::new(0), most });
+            let client = Requests::new(Arc::clone(&router) as Arc<dyn Router>, Weights::in_memory());
+            let ask = || client.inquire(&holder, Inquiry::Status, Vec::new()).unwrap();
+            let limit = Duration::from_millis(30);
+            assert!(wait_for(&client, &holder, ask(), limit, || true).is_none());
+            // It looks six times within the limit, whatever the number of times that bytes came before.
+            assert!(router.looks.load(Ordering::Relaxed) > most, "{most}");
+            // Nobody wants the answer: one look is enough.
+            let before = router.looks.load(Ordering::Relaxed);
+            assert!(wait_for(&client, &holder, ask(), Duration::from_secs(1), || false).is_none());
+            assert_eq!(router.looks.load(Ordering::Relaxed) - before, 2);
+        }
+    }
 
     #[test]
     fn parts_stay_within_the_limits_of_an_inquiry() {

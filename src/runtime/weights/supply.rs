@@ -15,6 +15,7 @@ use crate::protocol::{Content, Envelope, Peer, Reply, ToClient};
 use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
 use crate::runtime::weights::Turn;
+use crate::runtime::weights::fetch::{MAX_SILENCE, silent, wait_for};
 
 /// Most inquiries for constants that are passed on to clients at a time.
 const MAX_PASSED_ON: usize = 64;
@@ -79,7 +80,11 @@ impl Supply {
         let work = move || {
             let _until_it_is_answered = turn;
             let asked = requests.inquire(&client, Inquiry::Constants { session, contents }, Vec::new());
-            let answered = asked.and_then(|asked| asked.wait()).and_then(|(answer, values)| match answer {
+            let answered = asked.and_then(|asked| {
+                let answer = wait_for(&requests, &client, asked, MAX_SILENCE, || true);
+                answer.unwrap_or_else(|| Err(silent(&client, MAX_SILENCE)))
+            });
+            let answered = answered.and_then(|(answer, values)| match answer {
                 Reply::Told(Answer::Constants) => Ok(values),
                 other => Err(Failure::new(Code::Internal, format!("unexpected answer from {client}: {other:?}"))),
             });

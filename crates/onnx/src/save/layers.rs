@@ -98,7 +98,7 @@ fn conv(w: &mut Writer, node: &Node, is_depthwise: bool) -> Result<String> {
 /// A filter with its axes in another order and another shape: a constant at once, or by operators.
 fn turned(w: &mut Writer, filter: Output, axes: &[usize; 4], shape: Option<[usize; 4]>) -> Result<String> {
     if let Some(value) = w.constant(filter) {
-        let own = w.graph.node(filter.node).name.clone();
+        let own = w.wanted_name(w.origin(filter));
         if value.rank() != axes.len() {
             return Err(unsupported("its filter is not of rank 4"));
         }

@@ -138,3 +138,22 @@ fn a_session_that_ends_meanwhile_and_a_holder_that_goes_leave_nothing() {
     bench.tell(MASTER, ToWorker::Release { session: SessionId(1) });
     assert_eq!(bench.worker.holds(), None);
 }
+
+#[test]
+fn a_holder_that_is_connected_and_silent_is_given_up_for_the_next_one() {
+    let soon = Duration::from_millis(30);
+    let (bench, ()) = bench_of(|task, router, resources, fetch| {
+        (Worker::new(task, router, resources, fetch.with_max_silence(soon)), ())
+    });
+    let content = Content::of(&table(5));
+    bench.register_kept(id(1, 0), content);
+    let (to, late, _) = bench.asks();
+    assert_eq!(to, HOLDER);
+    assert_eq!(bench.asks().0, MASTER);
+    let failure = bench.registered().2.unwrap_err();
+    assert_eq!(failure.code, Code::Unavailable, "{failure}");
+    assert!(failure.message.contains("master is connected, and did not send the constants"), "{failure}");
+    // An answer that comes after all is nobody's.
+    bench.supply(HOLDER, late, table(5));
+    assert_eq!((bench.worker.holds(), bench.client.waits()), (None, 0));
+}
