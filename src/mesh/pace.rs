@@ -46,7 +46,7 @@ impl Pace {
         self.came = Some(now);
         let took = now.saturating_duration_since(since).as_nanos().max(1);
         let rate = (bytes as u128 * 1_000_000_000 / took).min(u128::from(u64::MAX)) as u64;
-        // A link can carry what it has carried; a slower message may have waited for its reader. If all are slower, so is the link.
+        // A link can carry what it has carried; a slower message may have waited for its reader. If all are slower, the link is.
         self.rate = Some(self.rate.map_or(rate, |before| rate.max(before - before / 4)));
     }
 
