@@ -83,7 +83,7 @@ impl Machine {
             Phase::Steps => {}
             // Whether those have been notified is not known.
             Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
-            Phase::Draining { .. } => {}
+            Phase::Closing { .. } | Phase::Draining { .. } => {}
             Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
                 guard.broken = guard.broken.take().or(taking.broken);
                 guard.uncover();
@@ -141,7 +141,7 @@ impl Machine {
     pub(in super::super) fn resume(&mut self) {
         let Some(guard) = &self.guard else { return };
         for run in self.runs.all() {
-            if guard.lets(run.plan(), run.is_replayed()) {
+            if guard.lets(run) {
                 run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
             }
         }
