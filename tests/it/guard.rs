@@ -224,6 +224,25 @@ fn spares_take_the_names_of_tasks_that_are_lost_at_once() {
 }
 
 #[test]
+fn a_node_takes_the_name_of_a_lost_task_besides_its_own_if_it_was_asked_to() {
+    let sandbox = Sandbox::new();
+    let (ps, _worker) = (sandbox.node("ps/0"), sandbox.node("worker/0"));
+    let master = sandbox.node_with("worker/1", &["--take-over"]);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == 1), "{:?}", listed(&sandbox));
+    let all = listed(&sandbox).0;
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.1");
+    guarded(&mut counted);
+    ps.process.signal("KILL");
+    guarded(&mut counted);
+    assert!(counted.client.stderr().contains("ps/0 was lost at step "), "{}", counted.client.stderr());
+    assert_eq!(listed(&sandbox), (all, 0));
+    // One signal ends both.
+    master.process.signal("TERM");
+    master.process.end_within(SPEAKS_WITHIN).expect(0);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).0 == ["/job:worker/task:0"]), "{:?}", listed(&sandbox));
+}
+
+#[test]
 fn a_spare_does_not_take_the_name_of_a_task_that_left() {
     let sandbox = Sandbox::new();
     let Mesh { ps, worker, _master } = mesh(&sandbox);
@@ -245,6 +264,7 @@ fn a_node_has_a_name_or_is_a_spare() {
     let sandbox = Sandbox::new();
     sandbox.run(&["node"]).expect(2).complains(&["--name <TASK>", "--spare"]);
     sandbox.run(&["node", "--spare", "--name", "ps/0"]).expect(2).complains(&["cannot be used with"]);
+    sandbox.run(&["node", "--spare", "--take-over"]).expect(2).complains(&["cannot be used with"]);
 }
 
 #[test]
