@@ -128,8 +128,8 @@ pub(super) struct Taking {
     cut: Cut,
     parts: Vec<Part>,
     began: Nanos,
-    /// The count of steps when it began.
-    steps: u64,
+    /// When no step began any more, and the count of steps then.
+    stood: (Nanos, u64),
     covers: Covers,
     mark: Mark,
     /// The tasks whose parts their buddies have.
@@ -377,7 +377,7 @@ impl Machine {
         let taking = Taking {
             cut: guard.last,
             began: now,
-            steps,
+            stood: (now, steps),
             covers: Covers::default(),
             mark: Mark::default(),
             kept: BTreeSet::new(),

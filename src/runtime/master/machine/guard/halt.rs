@@ -50,7 +50,8 @@ impl Machine {
         let (now, steps, awaited) = (self.now, self.steps_done, self.runs.begun());
         let Some(guard) = &mut self.guard else { return };
         match std::mem::replace(&mut guard.phase, Phase::Steps) {
-            Phase::Closing { taking, .. } => {
+            Phase::Closing { mut taking, .. } => {
+                taking.stood = (now, steps);
                 guard.phase = Phase::Draining { taking, began: now, since: now, progress: steps, awaited };
             }
             other => guard.phase = other,

@@ -1,6 +1,7 @@
 //! The cost of cuts.
 
 use super::super::Nanos;
+use super::{Guard, SHARE};
 
 /// The cost of cuts, from the steps that are done beside one and otherwise.
 #[derive(Default)]
@@ -41,9 +42,28 @@ impl Pace {
     }
 }
 
+impl Guard {
+    /// The distance to the next cut if one costs this much: at most twice the last one, since a machine that is busy for a moment
+    /// is no reason for rare cuts.
+    pub fn spaced(&self, cost: Nanos) -> Nanos {
+        self.within_limits(cost.saturating_mul(SHARE).min(self.spacing.saturating_mul(2)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_distance_of_cuts_at_most_doubles_and_falls_at_once() {
+        const SECOND: Nanos = 1_000_000_000;
+        let mut guard = Guard::new(SECOND);
+        let distances = [9, 9, 9, 1, 0, 1].map(|cost| {
+            guard.spacing = guard.spaced(cost * SECOND / 10);
+            guard.spacing
+        });
+        assert_eq!(distances, [2 * SECOND, 4 * SECOND, 8 * SECOND, 33 * SECOND / 10, SECOND, 2 * SECOND]);
+    }
 
     #[test]
     fn a_cut_costs_the_steps_that_were_not_done_beside_it() {
