@@ -78,7 +78,7 @@ pub struct Args {
     /// name. A task that is stopped by SIGINT, SIGTERM or SIGHUP is not lost
     #[arg(long)]
     spare: bool,
-    /// Besides its own name, take that of a lost task, as a spare does: on the same hosts as --listen at free ports, with the same
+    /// Besides its own name, take that of a lost task, as a spare does: on the hosts of --listen at free ports, with the same
     /// devices, and without --grpc, --burn and --web
     #[arg(long, requires = "name", conflicts_with = "spare")]
     take_over: bool,
