@@ -63,7 +63,8 @@ impl Field {
                 Sandbox::new().in_namespace(&cables.names[TASKS.len()])
             }
         };
-        let guard = if is_long { Duration::from_secs(1) } else { Duration::from_millis(100) };
+        // In a long program as it is if nobody asks for another.
+        let guard = Duration::from_millis(if is_long { 500 } else { 100 });
         let nodes = (0..TASKS.len()).map(|place| Some(start(&sandbox, cables.as_ref(), place))).collect();
         let master = start(&sandbox, cables.as_ref(), TASKS.len());
         let events = Events::follow(&sandbox);
