@@ -83,10 +83,11 @@ test: ## unit tests, the optimised library against recorded values, documentatio
 
 SEED ?= 1
 SECONDS ?= 600
+FAULTS ?= all
 
-soak: ## guarded runs on nodes that are killed, stopped and cut off: ten minutes, or SECONDS=…, of the faults that SEED=… gives
+soak: ## guarded runs on nodes that are killed, stopped and cut off: ten minutes, or SECONDS=…, of the faults that SEED=… gives; FAULTS=kills: kills alone
 	$(call say,guarded runs under faults: about twice SECONDS=$(SECONDS) in all)
-	@MESHTF_SOAK_SEED='$(SEED)' MESHTF_SOAK_SECONDS='$(SECONDS)' \
+	@MESHTF_SOAK_SEED='$(SEED)' MESHTF_SOAK_SECONDS='$(SECONDS)' MESHTF_SOAK_FAULTS='$(FAULTS)' \
 		$(CARGO) test --release --test it $(FEATURES_FLAG) $(JOBS_FLAG) -- soak --nocapture
 
 test-arm: build ## recorded cases on ARM, by qemu, and a mesh of both processors (builds every crate once more for ARM)

@@ -51,6 +51,7 @@ pub(super) const TASK: &str = "task";
 Examples:
   meshtf node --name local/0
   meshtf node --spare                                  takes a lost task's name
+  meshtf node --name worker/2 --take-over              takes one besides its own
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222
@@ -77,6 +78,10 @@ pub struct Args {
     /// name. A task that is stopped by SIGINT, SIGTERM or SIGHUP is not lost
     #[arg(long)]
     spare: bool,
+    /// Besides its own name, take that of a lost task, as a spare does: on the hosts of --listen at free ports, with the same
+    /// devices, and without --grpc, --burn and --web
+    #[arg(long, requires = "name", conflicts_with = "spare")]
+    take_over: bool,
     /// Compute backend; auto selects the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
@@ -143,13 +148,20 @@ pub(super) async fn node(args: Args, budget: Arc<Budget>) -> Outcome {
     // Before any call that may take long, so that no signal is lost.
     let mut signals = Signals::listen()?;
     match &args.name {
-        Some(name) => Ok(named(&args, name, budget, &mut signals).await?),
+        Some(name) if args.take_over => spare::beside(&args, name, budget, &mut signals).await,
+        Some(name) => Ok(named(&args, name, budget, &mut signals, async || {}).await?),
         None => spare::spare(&args, budget, &mut signals).await,
     }
 }
 
-/// Serves the task of that name.
-async fn named(args: &Args, name: &Task, budget: Arc<Budget>, signals: &mut Signals) -> Result<Exit, Stop> {
+/// Serves the task of that name. `begins` is called once it is up.
+async fn named(
+    args: &Args,
+    name: &Task,
+    budget: Arc<Budget>,
+    signals: &mut Signals,
+    begins: impl AsyncFnOnce(),
+) -> Result<Exit, Stop> {
     let cluster = args.cluster.as_deref().map(read_cluster_spec).transpose()?;
     let tasks: BTreeSet<Task> = cluster.iter().flat_map(|cluster| cluster.addresses().into_keys()).collect();
     let config = NodeConfig {
@@ -161,7 +173,11 @@ async fn named(args: &Args, name: &Task, budget: Arc<Budget>, signals: &mut Sign
         ..args.mesh.client()
     };
     let (mesh, cache) = (&args.mesh, args.cache.cache());
-    let doors = async |node: &Arc<Node>| Doors::open(args, node, tasks).await;
+    let doors = async |node: &Arc<Node>| {
+        let doors = Doors::open(args, node, tasks).await?;
+        begins().await;
+        Ok(doors)
+    };
     let serving = Serving { task: name, mesh, budget, cache, config, expects_others: true };
     serve_until(serving, signals, doors, std::future::pending()).await
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use meshtf::client::Reach;
 use meshtf::protocol::SessionOptions;
 use meshtf::protocol::look::Fetched;
 use meshtf::trainer::stored::Which;
 use meshtf::trainer::weights::{At, Weights};
-use meshtf::{Client, Init, RunOutput, Session, StepEvent};
+use meshtf::{Client, GuardNote, Init, RunOutput, Session, StepEvent};
 use meshtf_graph::plan::{PlaceBy, Summary};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -121,6 +122,9 @@ pub(super) struct StepArgs {
     /// The distance between two copies of the session's state; `None`: there are none.
     #[arg(skip)]
     guard: Option<Duration>,
+    /// The guard was asked for.
+    #[arg(skip)]
+    tells_unguarded: bool,
     /// The devices of nodes whose device strings leave a choice.
     #[arg(skip)]
     place_by: PlaceBy,
@@ -148,14 +152,15 @@ fn numbers(fetched: &[Fetched]) -> String {
 }
 
 pub(super) async fn submit(mut args: Args) -> Outcome {
-    // One step has no earlier one to go back to.
-    args.steps.guard = args.guard.every().filter(|_| args.steps.steps > 1);
     let map = args.steps.map.rules()?;
     let job = args.graph.read(args.steps.weights(map.as_ref()))?;
     args.steps.check(&job)?;
     args.steps.place_by = args.place.rule(&job.graph, args.target.is_some());
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
+    // One step has no earlier one to go back to.
+    args.steps.guard = args.guard.every(reached.live().members().count()).filter(|_| args.steps.steps > 1);
+    args.steps.tells_unguarded = args.guard.is_asked();
     let kept = "the variables keep their values on their tasks";
     let outcome = args
         .steps
@@ -387,6 +392,7 @@ impl StepArgs {
                     progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
                 // Also with --quiet: the run would seem to hang.
+                StepEvent::Guard(GuardNote::Unguarded { .. }) if !self.tells_unguarded => {}
                 StepEvent::Guard(note) => progress.suspend(|| mention(format_args!("{note}"))),
                 _ => {}
             })

@@ -286,7 +286,8 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         // A training that continues without a lost worker does not wait for it.
         let train = &command.trainer.sections().train;
         let waits = train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0;
-        let guard = command.args.guard.every().filter(|_| waits && matches!(reached, Reached::Mesh { .. }));
+        let is_guarded = waits && matches!(reached, Reached::Mesh { .. });
+        let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
         // The trainer itself begins with fewer workers where some may come and go.
         if train.least() < train.workers && needed.lacks_workers(|task| is_up(&reached, task)) {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
 use meshtf_train::data::{Examples, Order};
@@ -11,6 +12,10 @@ use super::lost::Workers;
 use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
+
+/// The time that a queue's room for a block of batches takes to come: for longer, the steps of a training could not stand still
+/// between two of them, for a copy of the state.
+const BLOCK_TIME: Duration = Duration::from_millis(250);
 
 /// As [`Examples::take`]. Reads from files do not block this thread.
 pub(super) async fn take(
@@ -166,7 +171,8 @@ impl Trainer {
         let mut order = self.order.clone();
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let Range { start: mut step, end } = steps;
-        let mut block = self.block as u64;
+        let mut most = self.block as u64;
+        let mut block = most;
         'blocks: while step < end {
             let count = (end - step).min(block);
             let steps: Vec<u64> = (step..step + count).collect();
@@ -180,7 +186,7 @@ impl Trainer {
                     Ok(tensors) => tensors,
                     // The batches before the example that cannot be read are whole.
                     Err(_) if count > 1 => {
-                        block = 1;
+                        (block, most) = (1, 1);
                         continue 'blocks;
                     }
                     Err(failure) => return Err(Error::Input(failure.message)),
@@ -188,7 +194,10 @@ impl Trainer {
                 feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
                 targets.push(queue.enqueue.as_str());
             }
+            let began = Instant::now();
             session.run().feeds(&feeds).targets(&targets).await?;
+            let pace = count as f64 / began.elapsed().as_secs_f64().max(1e-6);
+            block = ((pace * BLOCK_TIME.as_secs_f64()) as u64).clamp(1, most);
             step += count;
             fed.store(step, Ordering::Relaxed);
         }

@@ -31,9 +31,13 @@ struct Counted {
 
 impl Counted {
     fn start(sandbox: &Sandbox, steps: &str, guard: &str) -> Counted {
+        Counted::start_with(sandbox, steps, &["--guard", guard])
+    }
+
+    fn start_with(sandbox: &Sandbox, steps: &str, more: &[&str]) -> Counted {
         let graph = program(sandbox);
         let fixed = ["submit", &graph, "--init", "--steps", steps, "--every", "1", "--target", "worker/1"];
-        let client = sandbox.start(&[&fixed[..], &["--guard", guard]].concat());
+        let client = sandbox.start(&[&fixed[..], more].concat());
         Counted { client, last: 0 }
     }
 
@@ -90,6 +94,49 @@ fn steps_continue_after_the_death_of_a_ps_and_of_a_worker() {
         assert!(counted.client.stderr().contains(&told), "{}", counted.client.stderr());
     }
     assert_eq!(counted.client.stderr().matches("; continued from ").count(), 2, "{}", counted.client.stderr());
+}
+
+#[test]
+fn steps_are_guarded_unless_that_is_off() {
+    let sandbox = Sandbox::new();
+    let mut mesh = mesh(&sandbox);
+    let mut events = sandbox.start(&["events", "worker/1", "--json"]);
+    let mut counted = Counted::start_with(&sandbox, "1000000000", &[]);
+    let began = Instant::now();
+    loop {
+        assert!(counted.next(), "it ended after {}\n{}", counted.last, counted.client.stderr());
+        if events.waiting_line().is_some_and(|line| line.contains("can be continued from step")) {
+            break;
+        }
+        assert!(began.elapsed() < SPEAKS_WITHIN && !events.has_ended(), "no copy is taken: {}", events.stderr());
+    }
+    mesh.ps.take().unwrap().process.signal("KILL");
+    mesh.ps = Some(sandbox.node("ps/0"));
+    let done = counted.last;
+    counted.reach(done + 2000);
+    assert_eq!(counted.client.stderr().matches("; continued from ").count(), 1, "{}", counted.client.stderr());
+}
+
+#[test]
+fn a_client_that_did_not_ask_for_copies_is_not_told_that_they_cannot_be_used() {
+    let sandbox = Sandbox::new();
+    let _mesh = mesh(&sandbox);
+    let graph = program(&sandbox);
+    // Both change the same variable.
+    let words = ["submit", &graph, "--steps", "1000000000", "--target", "worker/1"];
+    let quiet = sandbox.start(&[&words[..], &["--init"]].concat());
+    let says = |client: &Running| client.stderr().contains("not guarded");
+    let asked = sandbox.start(&[&words[..], &["--guard", "0.2"]].concat());
+    assert!(wait_until(SPEAKS_WITHIN, || says(&asked)), "{}", asked.stderr());
+    // Time for several copies of the first one's state, too.
+    let began = Instant::now();
+    wait_until(SPEAKS_WITHIN, || began.elapsed() > Duration::from_secs(4));
+    assert!(!says(&quiet), "{}", quiet.stderr());
+    for mut client in [quiet, asked] {
+        assert!(!client.has_ended(), "{}", client.stderr());
+        client.signal("INT");
+        client.end();
+    }
 }
 
 #[test]
@@ -177,6 +224,25 @@ fn spares_take_the_names_of_tasks_that_are_lost_at_once() {
 }
 
 #[test]
+fn a_node_takes_the_name_of_a_lost_task_besides_its_own_if_it_was_asked_to() {
+    let sandbox = Sandbox::new();
+    let (ps, _worker) = (sandbox.node("ps/0"), sandbox.node("worker/0"));
+    let master = sandbox.node_with("worker/1", &["--take-over"]);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).1 == 1), "{:?}", listed(&sandbox));
+    let all = listed(&sandbox).0;
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.1");
+    guarded(&mut counted);
+    ps.process.signal("KILL");
+    guarded(&mut counted);
+    assert!(counted.client.stderr().contains("ps/0 was lost at step "), "{}", counted.client.stderr());
+    assert_eq!(listed(&sandbox), (all, 0));
+    // One signal ends both.
+    master.process.signal("TERM");
+    master.process.end_within(SPEAKS_WITHIN).expect(0);
+    assert!(wait_until(SPEAKS_WITHIN, || listed(&sandbox).0 == ["/job:worker/task:0"]), "{:?}", listed(&sandbox));
+}
+
+#[test]
 fn a_spare_does_not_take_the_name_of_a_task_that_left() {
     let sandbox = Sandbox::new();
     let Mesh { ps, worker, _master } = mesh(&sandbox);
@@ -198,6 +264,7 @@ fn a_node_has_a_name_or_is_a_spare() {
     let sandbox = Sandbox::new();
     sandbox.run(&["node"]).expect(2).complains(&["--name <TASK>", "--spare"]);
     sandbox.run(&["node", "--spare", "--name", "ps/0"]).expect(2).complains(&["cannot be used with"]);
+    sandbox.run(&["node", "--spare", "--take-over"]).expect(2).complains(&["cannot be used with"]);
 }
 
 #[test]

@@ -16,10 +16,12 @@ fn layers(count: usize) -> String {
         .to_owned();
     let mut first = Vec::new();
     for layer in 1..=count {
+        // One first value after the other: all at once would take twice the memory.
+        let after = if layer > 1 { format!(r#", "control": ["i{}"]"#, layer - 1) } else { String::new() };
         write!(
             nodes,
             r#", "w{layer}": {{"op": "VarHandleOp", "attrs": {{"dtype": "float32", "shape": [2048, 2048]}}}},
-            "f{layer}": {{"op": "Fill", "inputs": ["shape", "part"]}},
+            "f{layer}": {{"op": "Fill", "inputs": ["shape", "part"]{after}}},
             "i{layer}": {{"op": "AssignVariableOp", "inputs": ["w{layer}", "f{layer}"]}},
             "r{layer}": {{"op": "ReadVariableOp", "inputs": ["w{layer}"], "attrs": {{"dtype": "float32"}}}},
             "y{layer}": {{"op": "MatMul", "inputs": ["y{}", "r{layer}"]}}"#,

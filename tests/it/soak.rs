@@ -17,6 +17,8 @@ use crate::sandbox::Running;
 /// The seed of a program of faults, and its length in seconds.
 const SEED: &str = "MESHTF_SOAK_SEED";
 const SECONDS: &str = "MESHTF_SOAK_SECONDS";
+/// `kills`: tasks are killed in turn, every ten seconds in a long program, and nothing else happens.
+const FAULTS: &str = "MESHTF_SOAK_FAULTS";
 /// The seed and the length that `cargo test` runs.
 const SHORT: (u64, u64) = (11, 12);
 /// From this length on, a node is also stopped for longer than a link lives, and cables are cut.
@@ -94,6 +96,8 @@ struct Row {
     calm: Outcome,
     struck: Outcome,
     faults: Vec<String>,
+    /// For how long a task was stopped or cut off.
+    away: Duration,
 }
 
 /// Runs a work without faults, and then with them.
@@ -114,7 +118,7 @@ fn compare(field: &mut Field, (number, work): (usize, Work), schedule: &Schedule
     });
     outcome.resident_kb = done.resident_kb;
     outcome.stderr.lines().filter(|line| line.contains(" was lost at ")).for_each(|line| eprintln!("    {line}"));
-    Row { work, steps, calm, struck: outcome, faults: done.faults }
+    Row { work, steps, calm, struck: outcome, faults: done.faults, away: done.away }
 }
 
 #[test]
@@ -122,9 +126,13 @@ fn runs_end_as_if_nothing_had_been_killed_or_stopped() {
     let (seed, seconds) = (given(SEED, SHORT.0), given(SECONDS, SHORT.1).max(6));
     let is_long = seconds >= LONG;
     let mut draw = Draw::new(seed);
-    let schedule = Schedule::new(Duration::from_secs(seconds) / Work::ALL.len() as u32, is_long);
-    let mut field = Field::new(is_long);
-    eprintln!("seed {seed}, {seconds} s, {} (again: make soak SEED={seed} SECONDS={seconds})", field.how());
+    let faults = std::env::var(FAULTS).unwrap_or_default();
+    assert!(["", "all", "kills"].contains(&faults.as_str()), "{FAULTS}={faults}: all or kills");
+    let schedule = Schedule::new(Duration::from_secs(seconds) / Work::ALL.len() as u32, is_long, faults == "kills");
+    let mut field = Field::new(is_long && !schedule.only_kills, is_long);
+    let again =
+        format!("make soak SEED={seed} SECONDS={seconds} FAULTS={}", if schedule.only_kills { "kills" } else { "all" });
+    eprintln!("seed {seed}, {seconds} s, {} (again: {again})", field.how());
     let rows: Vec<Row> =
         Work::ALL.into_iter().enumerate().map(|work| compare(&mut field, work, &schedule, &mut draw)).collect();
     eprintln!("{}", table(&rows));
@@ -145,18 +153,20 @@ fn runs_end_as_if_nothing_had_been_killed_or_stopped() {
 
 fn table(rows: &[Row]) -> String {
     let mut lines = vec![format!(
-        "{:<16} {:>8} {:>8} {:>8} {:>6} {:>7} {:>7} {:>9} {:>9} {:>8}  memory of the master",
-        "run", "steps", "calm s", "struck s", "share", "faults", "losses", "repeated", "stall s", "at step"
+        "{:<16} {:>8} {:>8} {:>8} {:>8} {:>6} {:>7} {:>7} {:>9} {:>9} {:>8}  memory of the master",
+        "run", "steps", "calm s", "struck s", "away s", "share", "faults", "losses", "repeated", "stall s", "at step"
     )];
-    for Row { work, steps, calm, struck, faults } in rows {
-        let share = 100.0 * calm.took.as_secs_f64() / struck.took.as_secs_f64();
+    for Row { work, steps, calm, struck, faults, away } in rows {
+        // Of the time in which every task could work.
+        let share = 100.0 * calm.took.as_secs_f64() / struck.took.saturating_sub(*away).as_secs_f64();
         let repeated = 100.0 * struck.repeated as f64 / *steps as f64;
         let memory = struck.resident_kb.map_or(String::new(), |(early, late)| format!("{early} → {late} kB"));
         lines.push(format!(
-            "{:<16} {steps:>8} {:>8.1} {:>8.1} {share:>4.0} % {:>7} {:>7} {repeated:>7.1} % {:>9.1} {:>8}  {memory}",
+            "{:<16} {steps:>8} {:>8.1} {:>8.1} {:>8.1} {share:>4.0} % {:>7} {:>7} {repeated:>7.1} % {:>9.1} {:>8}  {memory}",
             work.name(),
             calm.took.as_secs_f64(),
             struck.took.as_secs_f64(),
+            away.as_secs_f64(),
             faults.len(),
             struck.losses,
             struck.stall.0.as_secs_f64(),

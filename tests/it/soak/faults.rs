@@ -23,19 +23,29 @@ pub struct Schedule {
     /// The shortest time between the end of a fault and the next.
     pub pause: Duration,
     pub is_long: bool,
+    /// Tasks are killed, and nothing else happens.
+    pub only_kills: bool,
 }
 
+/// The time between two kills, if nothing else happens.
+const KILL_EVERY: Duration = Duration::from_secs(10);
+
 impl Schedule {
-    pub fn new(time: Duration, is_long: bool) -> Schedule {
+    pub fn new(time: Duration, is_long: bool, only_kills: bool) -> Schedule {
         // A run that is faster than its measured pace has a fault, too.
-        let pause = if is_long { (time / 6).min(Duration::from_secs(8)) } else { Duration::from_millis(300) };
-        Schedule { time, pause, is_long }
+        let pause = match (is_long, only_kills) {
+            (true, true) => (time / 3).min(KILL_EVERY),
+            (true, false) => (time / 6).min(Duration::from_secs(8)),
+            (false, _) => Duration::from_millis(300),
+        };
+        Schedule { time, pause, is_long, only_kills }
     }
 
     /// The next fault of a run, and the pause before it. Every other one, as the first, is the death of a task, of each in turn.
     pub fn next(&self, number: usize, has_cables: bool, draw: &mut Draw) -> (Duration, Fault) {
-        let pause = self.pause + self.pause * draw.below(100) as u32 / 100;
-        if number.is_multiple_of(2) {
+        let more = if self.only_kills { 0 } else { draw.below(100) as u32 };
+        let pause = self.pause + self.pause * more / 100;
+        if number.is_multiple_of(2) || self.only_kills {
             draw.turn = (draw.turn + 1) % TASKS.len();
             return (pause, Fault::Kill(draw.turn));
         }

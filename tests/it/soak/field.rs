@@ -52,10 +52,10 @@ pub struct Field {
 
 impl Field {
     /// `has_cables`: the nodes are on machines of their own, if this one can make them.
-    pub fn new(is_long: bool) -> Field {
+    pub fn new(has_cables: bool, is_long: bool) -> Field {
         // The master's is the last machine but the switch.
         let cables =
-            is_long.then(|| Namespaces::new(TASKS.len() as u32 + 2, "the soak with cables that are cut")).flatten();
+            has_cables.then(|| Namespaces::new(TASKS.len() as u32 + 2, "the soak with cables that are cut")).flatten();
         let sandbox = match &cables {
             None => Sandbox::new(),
             Some(cables) => {
@@ -63,7 +63,8 @@ impl Field {
                 Sandbox::new().in_namespace(&cables.names[TASKS.len()])
             }
         };
-        let guard = if is_long { Duration::from_secs(1) } else { Duration::from_millis(100) };
+        // In a long program as it is if nobody asks for another.
+        let guard = Duration::from_millis(if is_long { 500 } else { 100 });
         let nodes = (0..TASKS.len()).map(|place| Some(start(&sandbox, cables.as_ref(), place))).collect();
         let master = start(&sandbox, cables.as_ref(), TASKS.len());
         let events = Events::follow(&sandbox);
@@ -108,7 +109,7 @@ impl Field {
     /// Does what the schedule has, until the run is over. Returns the faults that were done, and the memory of the master early
     /// and late.
     pub fn strike(&mut self, schedule: &Schedule, draw: &mut Draw, is_over: &AtomicBool) -> Struck {
-        let (began, mut faults, mut early) = (Instant::now(), Vec::new(), None);
+        let (began, mut faults, mut early, mut away) = (Instant::now(), Vec::new(), None, Duration::ZERO);
         let is_running = || !is_over.load(Ordering::Acquire);
         // Of a session that is guarded for the first time.
         let mut known = self.events.guarded_at();
@@ -130,14 +131,18 @@ impl Field {
             known = self.events.guarded_at();
             faults.push(format!("at {:.1} s: {}", began.elapsed().as_secs_f64(), described(fault)));
             eprintln!("  {}", faults[faults.len() - 1]);
+            let since = Instant::now();
             self.strike_once(fault, &is_running);
+            if let Fault::Stop(_, time) | Fault::Cut(_, _, time) = fault {
+                away += time.min(since.elapsed());
+            }
             // A task that was only stopped may not have been missed.
             waits_for_news = matches!(fault, Fault::Kill(_));
             if early.is_none() && began.elapsed() * 3 > schedule.time {
                 early = resident_kb(self.master.process.pid());
             }
         }
-        Struck { faults, resident_kb: early.zip(resident_kb(self.master.process.pid())) }
+        Struck { faults, away, resident_kb: early.zip(resident_kb(self.master.process.pid())) }
     }
 
     fn strike_once(&mut self, fault: Fault, is_running: &dyn Fn() -> bool) {
@@ -196,6 +201,8 @@ pub fn memory(pids: &[u32], time: Duration, is_over: &AtomicBool) -> Option<(u64
 /// The faults of a run.
 pub struct Struck {
     pub faults: Vec<String>,
+    /// For how long a task was stopped or cut off.
+    pub away: Duration,
     /// The memory of the master, early and late.
     pub resident_kb: Option<(u64, u64)>,
 }

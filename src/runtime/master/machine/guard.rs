@@ -1,16 +1,17 @@
 //! The guard of a session: cuts, which are consistent copies of its state on all of its tasks, taken between two steps.
 //!
-//! The steps under way are finished and no others start; every worker copies its state, which is quick; the steps continue, and
-//! each copy travels to the buddy of its task beside them. A cut is complete once all buddies have their parts. Until then the
-//! one before counts.
+//! Runs that fill queues wait once their steps have ended, since a step that waits for room ends only if others take from the
+//! queue: those continue meanwhile. Then the steps under way are finished and no others start; every worker copies its state,
+//! which is quick; the steps continue, and each copy travels to the buddy of its task beside them. A cut is complete once all
+//! buddies have their parts. Until then the one before counts.
 
 mod buddy;
 mod covers;
 mod end;
+mod halt;
 mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::device::Task;
@@ -21,8 +22,8 @@ use self::buddy::buddy;
 use self::covers::Covers;
 use self::pace::Pace;
 use super::journal::{Journal, Mark};
-use super::plans::{Prepared, Readiness};
 use super::recovery::Recovery;
+use super::run::ClientRun;
 use super::{Machine, Nanos};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{Copied, Cut, GuardNote, GuardReport, ToGuard};
@@ -34,8 +35,6 @@ const ANSWERED_WITHIN: Nanos = 60_000_000_000;
 const SHARE: Nanos = 33;
 /// The longest distance between two cuts.
 pub(super) const MAX_SPACING: Nanos = 600_000_000_000;
-/// How long runs that may wait for each other are held for a cut.
-const HELD_AT_MOST: Nanos = 3_000_000_000;
 /// When a cut is due of a session without a run of several steps.
 const NEVER: Nanos = Nanos::MAX;
 /// Most different notices of one session.
@@ -91,6 +90,14 @@ pub(super) enum Phase {
         taking: Taking,
         waits: BTreeSet<Peer>,
     },
+    /// No step starts that may wait for room; those that have end, while all others run.
+    Closing {
+        taking: Taking,
+        began: Nanos,
+        /// When a step was last seen to end, and the count of steps then.
+        since: Nanos,
+        progress: u64,
+    },
     /// No step starts, unless one under way waits for it; those under way end.
     Draining {
         taking: Taking,
@@ -121,8 +128,8 @@ pub(super) struct Taking {
     cut: Cut,
     parts: Vec<Part>,
     began: Nanos,
-    /// The count of steps when it began.
-    steps: u64,
+    /// When no step began any more, and the count of steps then.
+    stood: (Nanos, u64),
     covers: Covers,
     mark: Mark,
     /// The tasks whose parts their buddies have.
@@ -183,12 +190,15 @@ impl Guard {
         }
     }
 
-    /// Whether steps of a plan may start. `is_replayed`: of a run of the journal.
-    pub fn lets(&self, plan: u32, is_replayed: bool) -> bool {
+    /// Whether steps of a run may start.
+    pub fn lets(&self, run: &ClientRun) -> bool {
         match &self.phase {
+            Phase::Closing { .. } if run.fills() => false,
             Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_) => false,
-            _ if self.is_replaying => is_replayed,
-            Phase::Steps | Phase::Serving { .. } | Phase::Sending { .. } => self.covers(plan),
+            _ if self.is_replaying => run.is_replayed(),
+            Phase::Steps | Phase::Serving { .. } | Phase::Closing { .. } | Phase::Sending { .. } => {
+                self.covers(run.plan())
+            }
         }
     }
 
@@ -237,6 +247,7 @@ impl Guard {
             Phase::Steps | Phase::Lost(_) => false,
             Phase::Serving { waits, .. } if waits.contains(peer) => true,
             Phase::Serving { taking, .. }
+            | Phase::Closing { taking, .. }
             | Phase::Draining { taking, .. }
             | Phase::Copying { taking, .. }
             | Phase::Sending { taking, .. } => {
@@ -319,6 +330,7 @@ impl Machine {
                     self.take_cut(cluster);
                 }
             }
+            Phase::Closing { .. } => self.close_on(),
             Phase::Draining { .. } => self.push_on(),
             Phase::Serving { taking, .. } if now.saturating_sub(taking.began) >= ANSWERED_WITHIN => {
                 self.abandon("a task does not answer the request to keep copies");
@@ -365,7 +377,7 @@ impl Machine {
         let taking = Taking {
             cut: guard.last,
             began: now,
-            steps,
+            stood: (now, steps),
             covers: Covers::default(),
             mark: Mark::default(),
             kept: BTreeSet::new(),
@@ -403,7 +415,7 @@ impl Machine {
         self.workers.extend(asks.iter().map(|(peer, _)| peer.clone()));
         asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
         if is_served {
-            self.drain();
+            self.close();
         }
     }
 
@@ -441,67 +453,6 @@ impl Machine {
         Ok(parts.into_values().collect())
     }
 
-    /// The buddies are ready: no step starts until the workers have copied.
-    fn drain(&mut self) {
-        let (now, steps, awaited) = (self.now, self.steps_done, self.runs.begun());
-        let Some(guard) = &mut self.guard else { return };
-        match std::mem::replace(&mut guard.phase, Phase::Steps) {
-            Phase::Serving { taking, .. } => {
-                guard.phase = Phase::Draining { taking, began: now, since: now, progress: steps, awaited };
-            }
-            other => guard.phase = other,
-        }
-        self.drained();
-    }
-
-    /// Has the workers copy, if no step is under way any more.
-    pub(super) fn drained(&mut self) {
-        let (id, now) = (self.id, self.now);
-        let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { awaited, .. } = &guard.phase else { return };
-        if !self.runs.are_between_steps() {
-            // As soon as a step of the others ends, or a run comes. Once all that are awaited have ended, nothing begins.
-            if guard.waits_for_others && self.runs.are_open(awaited) {
-                let may_begin = |plan| guard.covers(plan);
-                self.runs.push_on(may_begin, &mut self.outbox);
-            }
-            return;
-        }
-        let Phase::Draining { mut taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
-        taking.mark = guard.journal.mark();
-        taking.broken = guard.broken.take();
-        // A plan that was registered since may have pieces elsewhere.
-        let is_copied = |part: &super::plans::Part| {
-            taking.parts.iter().any(|own| own.peer == part.worker && own.incarnation == part.incarnation)
-        };
-        let is_covered = |plan: &Prepared| {
-            (plan.is_shared || plan.runs > 0)
-                && matches!(plan.readiness, Readiness::Ready)
-                && plan.parts.iter().all(is_copied)
-        };
-        taking.covers.plans = self.plans.numbers(is_covered).collect();
-        let covered = taking.covers.plans.iter().filter_map(|plan| self.plans.get(*plan));
-        let covered = covered.filter(|plan| plan.is_shared).map(|plan| Arc::clone(&plan.signature));
-        taking.covers.signatures = covered.collect();
-        let before = guard.complete.as_ref();
-        let asks: Vec<(Peer, ToGuard)> = taking
-            .parts
-            .iter()
-            .map(|part| {
-                let known = before.and_then(|before| {
-                    let is_same =
-                        |one: &&Part| one.peer == part.peer && one.ward == part.peer && one.buddy == part.buddy;
-                    before.parts.iter().find(is_same).map(|_| before.cut)
-                });
-                let buddy = part.buddy.peer.clone();
-                (part.peer.clone(), ToGuard::Copy { session: id, cut: taking.cut, base: known, buddy })
-            })
-            .collect();
-        let waits = taking.parts.iter().map(|part| part.peer.clone()).collect();
-        guard.phase = Phase::Copying { taking, waits, since: now };
-        asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
-    }
-
     /// A worker reports on the guard.
     pub(super) fn guard_report(&mut self, worker: &Peer, report: GuardReport) {
         match report {
@@ -521,36 +472,11 @@ impl Machine {
                 }
                 waits.remove(worker);
                 if waits.is_empty() {
-                    self.drain();
+                    self.close();
                 }
             }
             Phase::Lost(_) => self.ready_to_restore(worker, ask, result),
             _ => {}
-        }
-    }
-
-    /// A tick passed while steps under way were to end. If none did, they may wait for others: a step that takes a batch for the
-    /// run that brings it, or a run that brings batches for room. So each other run gets a step at a time until they end.
-    fn push_on(&mut self) {
-        let (steps, now) = (self.steps_done, self.now);
-        let Some(guard) = &mut self.guard else { return };
-        let Phase::Draining { progress, began, since, awaited, .. } = &mut guard.phase else { return };
-        // A step alone ends after its own time; beside others, it may wait for more of them without end.
-        if now.saturating_sub(*began) >= ANSWERED_WITHIN && self.runs.len() > 1 {
-            return self.abandon("the steps under way do not end beside those of other runs");
-        }
-        if std::mem::replace(progress, steps) != steps {
-            *since = now;
-            return;
-        }
-        if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 {
-            return self.abandon("the runs of the session that are under way wait for each other");
-        }
-        *awaited = self.runs.begun();
-        let began = self.runs.push_on(|_| false, &mut self.outbox) || self.runs.push_on(|_| true, &mut self.outbox);
-        guard.waits_for_others |= began;
-        if self.runs.plans().any(|plan| !guard.covered.contains(&plan)) && began {
-            guard.broken.get_or_insert_with(|| "a run had to begin before its state was copied".to_owned());
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Prepared {
     /// The number of their nodes.
     pub nodes: usize,
     pub readiness: Readiness,
+    /// Its steps may wait for room, as in a queue that is full.
+    pub fills: bool,
     /// The number of its runs under way.
     pub runs: usize,
     /// The number of its steps that are done.
@@ -428,6 +430,7 @@ mod tests {
             pieces: 0..0,
             nodes: 1,
             readiness: Readiness::Ready,
+            fills: false,
             runs: 0,
             steps: 0,
             used: 0,

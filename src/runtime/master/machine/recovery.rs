@@ -556,7 +556,7 @@ impl Machine {
             self.runs.let_all_go(|plan| guard.covers(plan));
         }
         // The journal is to have its steps at the next cut.
-        let is_taken = matches!(guard.phase, Phase::Serving { .. } | Phase::Draining { .. });
+        let is_taken = matches!(guard.phase, Phase::Serving { .. } | Phase::Closing { .. } | Phase::Draining { .. });
         if self.runs.silence(request, reached, (self.id, failure), &mut self.outbox) {
             guard.breaks(failure, self.now);
         }

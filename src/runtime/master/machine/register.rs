@@ -43,6 +43,7 @@ impl Machine {
         let first_piece = self.next_piece;
         let nodes = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
         let meets = Arc::new(meets(&plan));
+        let fills = fills(&plan);
         for piece in plan.pieces {
             let task = piece.device.task.clone();
             let member = cluster.member(&task).ok_or_else(|| {
@@ -104,6 +105,7 @@ impl Machine {
             pieces: first_piece..self.next_piece,
             nodes,
             readiness,
+            fills,
             runs: 0,
             steps: 0,
             used: 0,
@@ -147,6 +149,23 @@ fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     between.collect()
 }
 
+/// The ops that wait for room.
+const FILLING: [&str; 7] = [
+    "MapStage",
+    "OrderedMapStage",
+    "QueueEnqueue",
+    "QueueEnqueueMany",
+    "QueueEnqueueManyV2",
+    "QueueEnqueueV2",
+    "Stage",
+];
+
+/// Whether a step of the plan may wait for room.
+fn fills(plan: &Plan) -> bool {
+    let mut ops = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(|node| &node.op));
+    ops.any(|op| matches!(op, PieceOp::Op(op) if FILLING.contains(&op.as_str())))
+}
+
 /// The shape that a placeholder states for its feed; unknown for every other tensor.
 fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
     let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
@@ -155,4 +174,39 @@ fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
         return PartialShape::UNKNOWN;
     }
     node.attrs.shape("shape").cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_graph::plan::{PlanOptions, Signature, plan};
+    use meshtf_graph::read;
+    use meshtf_tensor::device::DeviceKind;
+
+    use super::*;
+    use crate::protocol::{DeviceInfo, Member};
+    use meshtf_tensor::ids::Incarnation;
+
+    #[test]
+    fn a_plan_that_puts_elements_into_a_queue_fills_it() {
+        let text = br#"{ "version": 1, "nodes": {
+            "q": { "op": "FIFOQueueV2", "attrs": { "component_types": ["int32"], "shapes": [[]] } },
+            "put": { "op": "QueueEnqueueV2", "inputs": ["q", 1] },
+            "put_many": { "op": "QueueEnqueueManyV2", "inputs": ["q", [1, 2]] },
+            "take": { "op": "QueueDequeueV2", "inputs": ["q"], "attrs": { "component_types": ["int32"] } },
+            "stage": { "op": "Stage", "inputs": [3], "attrs": { "dtypes": ["int32"] } },
+            "size": { "op": "QueueSizeV2", "inputs": ["q"] } } }"#;
+        let graph = Graph::new(read(text).unwrap().nodes).unwrap();
+        let task = Task::new("t", 0);
+        let device = task.device(DeviceKind::Cpu, 0);
+        let devices = vec![DeviceInfo::named(device.clone())];
+        let cluster = Cluster::new([Member { devices, ..Member::bare(task, Peer::new("worker"), Incarnation(1)) }]);
+        let options = PlanOptions { default_device: device, soft_placement: false, by_cost: None };
+        let of = |targets: &[&str]| {
+            let targets = targets.iter().map(|&target| target.into()).collect();
+            let signature = Signature { targets, ..Signature::default() };
+            fills(&plan(&graph, &cluster.facts(), &signature, &options).unwrap())
+        };
+        assert!(of(&["put"]) && of(&["put_many"]) && of(&["stage"]) && of(&["size", "put"]));
+        assert!(!of(&["take"]) && !of(&["size"]));
+    }
 }

@@ -70,6 +70,8 @@ pub(super) struct ClientRun {
     /// The indices of each piece's fetches in the signature.
     piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
     feeds: Feeds,
+    /// Its steps may wait for room, as in a queue that is full.
+    fills: bool,
     /// Bytes of the feeds of the open steps that have feeds of their own.
     ahead: usize,
     every: u64,
@@ -384,6 +386,7 @@ impl Machine {
             meets: Arc::clone(&plan.meets),
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds,
+            fills: plan.fills,
             ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),
@@ -484,7 +487,7 @@ impl Machine {
     pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
-        let may_start = self.guard.as_ref().is_none_or(|guard| guard.lets(run.plan, run.is_replayed()));
+        let may_start = self.guard.as_ref().is_none_or(|guard| guard.lets(run));
         self.seen.piece_done(piece, step, now);
         let (done_before, begun_before) = (run.first_open(), run.next);
         let is_over =

@@ -6,7 +6,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
 use super::super::{Machine, Nanos};
-use super::{Complete, Guard, Phase, SHARE, Taking};
+use super::{Complete, Guard, Phase, Taking};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{Cut, Grouped, ToGuard};
 use crate::protocol::{Cluster, Peer};
@@ -51,8 +51,8 @@ impl Machine {
             let what = format!("after the loss of a task, the steps can be continued from step {step}");
             self.happened.push(Event::Guarded { session: id, what });
         }
-        let cost = guard.pace.after((taking.began, taking.steps), (now, steps));
-        guard.spacing = guard.within_limits(cost.saturating_mul(SHARE));
+        let cost = guard.pace.after(taking.stood, (now, steps));
+        guard.spacing = guard.spaced(cost);
         guard.due = guard.due.max(now.saturating_add(guard.spacing));
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
@@ -83,7 +83,7 @@ impl Machine {
             Phase::Steps => {}
             // Whether those have been notified is not known.
             Phase::Serving { waits, .. } => waits.iter().for_each(|peer| guard.forget(peer)),
-            Phase::Draining { .. } => {}
+            Phase::Closing { .. } | Phase::Draining { .. } => {}
             Phase::Copying { taking, .. } | Phase::Sending { taking, .. } => {
                 guard.broken = guard.broken.take().or(taking.broken);
                 guard.uncover();
@@ -141,7 +141,7 @@ impl Machine {
     pub(in super::super) fn resume(&mut self) {
         let Some(guard) = &self.guard else { return };
         for run in self.runs.all() {
-            if guard.lets(run.plan(), run.is_replayed()) {
+            if guard.lets(run) {
                 run.resume(self.id, self.tells_steps, &mut self.outbox, &mut self.happened);
             }
         }

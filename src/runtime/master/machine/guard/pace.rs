@@ -1,6 +1,7 @@
 //! The cost of cuts.
 
 use super::super::Nanos;
+use super::{Guard, SHARE};
 
 /// The cost of cuts, from the steps that are done beside one and otherwise.
 #[derive(Default)]
@@ -11,8 +12,10 @@ pub(super) struct Pace {
     costs: Vec<Nanos>,
 }
 
-/// The number of cuts by which the cost of the next is estimated.
-const SEEN: usize = 3;
+/// The number of cuts by which the cost of the next is estimated, and the place of the cost that counts among them, the least
+/// first: beside other work, some cost more than they do by themselves.
+const SEEN: usize = 5;
+const PLACE: usize = 1;
 
 impl Pace {
     /// Whether steps were done since the last cut.
@@ -20,8 +23,8 @@ impl Pace {
         self.free.is_none_or(|(_, before)| steps != before)
     }
 
-    /// The cost of a cut after one has just become complete, which began at this time and count of steps: the middle one of the
-    /// last three, or the least of fewer. So a machine that stood still during a single cut does not count.
+    /// The cost of a cut after one has just become complete, which began at this time and count of steps: the second of the last
+    /// five, the least first, or the least of fewer than three. So a machine that is busy during a few cuts does not count.
     pub fn after(&mut self, (began, steps_then): (Nanos, u64), (now, steps): (Nanos, u64)) -> Nanos {
         if let Some((since, before)) = self.free {
             let (free_time, free_steps) = (began.saturating_sub(since), steps_then.saturating_sub(before));
@@ -36,14 +39,33 @@ impl Pace {
         self.free = Some((now, steps));
         let mut sorted = self.costs.clone();
         sorted.sort_unstable();
-        let middle = if sorted.len() == SEEN { SEEN / 2 } else { 0 };
-        sorted.get(middle).copied().unwrap_or(0)
+        let place = if sorted.len() > PLACE + 1 { PLACE } else { 0 };
+        sorted.get(place).copied().unwrap_or(0)
+    }
+}
+
+impl Guard {
+    /// The distance to the next cut if one costs this much: at most twice the last one, since a machine that is busy for a moment
+    /// is no reason for rare cuts.
+    pub fn spaced(&self, cost: Nanos) -> Nanos {
+        self.within_limits(cost.saturating_mul(SHARE).min(self.spacing.saturating_mul(2)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_distance_of_cuts_at_most_doubles_and_falls_at_once() {
+        const SECOND: Nanos = 1_000_000_000;
+        let mut guard = Guard::new(SECOND);
+        let distances = [9, 9, 9, 1, 0, 1].map(|cost| {
+            guard.spacing = guard.spaced(cost * SECOND / 10);
+            guard.spacing
+        });
+        assert_eq!(distances, [2 * SECOND, 4 * SECOND, 8 * SECOND, 33 * SECOND / 10, SECOND, 2 * SECOND]);
+    }
 
     #[test]
     fn a_cut_costs_the_steps_that_were_not_done_beside_it() {
@@ -55,8 +77,10 @@ mod tests {
         assert_eq!(pace.after((1010, 101), (1060, 104)), 20);
         // A cut beside which the steps were as fast costs nothing.
         assert_eq!(pace.after((2060, 204), (2160, 214)), 0);
-        // A single cut during which nothing moved does not count, a second does.
+        // Three cuts during which nothing moved do not count, a fourth does.
         assert_eq!(pace.after((3160, 314), (8160, 314)), 20);
-        assert_eq!(pace.after((9160, 414), (14_160, 414)), 5000);
+        assert_eq!(pace.after((9160, 414), (14_160, 414)), 20);
+        assert_eq!(pace.after((15_160, 514), (20_160, 514)), 20);
+        assert_eq!(pace.after((21_160, 614), (26_160, 614)), 5000);
     }
 }

@@ -16,6 +16,11 @@ impl Runs {
         self.runs.values().all(|run| run.open.is_empty())
     }
 
+    /// Whether a step that may wait for room is under way.
+    pub fn fill(&self) -> bool {
+        self.runs.values().any(|run| run.fills && !run.open.is_empty())
+    }
+
     /// The plans of the runs.
     pub fn plans(&self) -> impl Iterator<Item = u32> {
         self.runs.values().map(|run| run.plan)
@@ -135,6 +140,11 @@ impl ClientRun {
         self.is_silent
     }
 
+    /// Whether its steps may wait for room.
+    pub fn fills(&self) -> bool {
+        self.fills
+    }
+
     /// Whether it may run while others are computed again.
     pub fn is_replayed(&self) -> bool {
         self.again.is_some()
@@ -182,6 +192,7 @@ impl Machine {
             meets: Arc::clone(&plan.meets),
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds: logged.feeds(),
+            fills: plan.fills,
             ahead: 0,
             every: logged.every,
             told: (logged.is_watched && !logged.is_over).then_some(self.now),

@@ -119,6 +119,77 @@ fn a_cut_is_given_up_if_a_step_does_not_end_beside_others_that_do() {
     assert!(!is_draining(&script));
 }
 
+#[test]
+fn steps_that_wait_for_room_end_beside_others_before_a_cut() {
+    // Once they have ended, if no step does for a while, and if a run waits for the cut.
+    for end in ["room", "still", "waiting"] {
+        let mut script = guarded();
+        let (main, pieces) = script.planned("y", false, 0);
+        let (filling, own) = script.planned("w", false, 0);
+        script.machine.plans.get_mut(filling).unwrap().fills = true;
+        let sent = script.asks(2, main, 1000, 0);
+        script.answer_guard(sent, Until::Complete, 0);
+        // No cut has this one.
+        let (other, _) = script.planned("y:0", false, 0);
+        let sent = script.asks(3, filling, 1, 0);
+        assert_eq!(started(&sent), [("worker 0", 1001, 1)], "{end}");
+        script.done(&pieces, 1, SECOND);
+        let sent = script.tick(2 * SECOND);
+        let sent = script.answer_guard(sent, Until::Complete, 2 * SECOND);
+        assert!(!sent.iter().any(|(_, message)| is_copy(message)), "{end}: {sent:?}");
+        // Others run on, and a run that would wait for room does not begin.
+        let sent: Vec<_> = (2..=32).flat_map(|step| script.done(&pieces, step, 2 * SECOND)).collect();
+        assert!(!started(&sent).is_empty(), "{end}: {sent:?}");
+        assert_eq!(started(&script.asks(4, filling, 1, 2 * SECOND)), [], "{end}");
+        let (sent, now) = match end {
+            "room" => (script.done_alone(own[0], 1001, 2 * SECOND), 2 * SECOND),
+            "still" => {
+                script.tick(2 * SECOND + 10 * MS);
+                let now = 2 * SECOND + 260 * MS;
+                (script.tick(now), now)
+            }
+            _ => (script.asks(5, other, 1, 2 * SECOND), 2 * SECOND),
+        };
+        assert_eq!(started(&sent), [], "{end}");
+        // All come to a stand.
+        let (_, next) = script.machine.runs.begun()[0];
+        let mut sent: Vec<_> = (33..next).flat_map(|step| script.done(&pieces, step, now)).collect();
+        if end != "room" {
+            sent.extend(script.done_alone(own[0], 1001, now));
+        }
+        assert_eq!(started(&sent), [], "{end}");
+        assert_eq!(sent.iter().filter(|(_, message)| is_copy(message)).count(), 2, "{end}: {sent:?}");
+        let sent = script.answer_guard(sent, Until::Complete, now);
+        let (begun, count) = if end == "waiting" { (started(&sent), 4) } else { (started(&sent), 3) };
+        assert!(begun.contains(&("worker 0", 1002, 1)) && begun.len() >= count, "{end}: {begun:?}");
+    }
+}
+
+fn is_copy(message: &Message) -> bool {
+    matches!(message, Message::ToWorker(ToWorker::Guard(ToGuard::Copy { .. })))
+}
+
+#[test]
+fn steps_of_other_runs_begin_for_those_under_way_once_none_has_ended_for_a_while() {
+    let mut script = guarded();
+    let (main, _) = script.planned("y", false, 0);
+    let (other, others) = script.planned("w", false, 0);
+    let sent = script.asks(2, main, 1000, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let sent = script.asks(3, other, 1000, 0);
+    assert_eq!(started(&sent), [("worker 0", 1001, 32)]);
+    script.done_alone(others[0], 1001, SECOND);
+    let sent = script.tick(2 * SECOND);
+    script.answer_guard(sent, Until::Copying, 2 * SECOND);
+    // The steps of the second end, those of the first wait.
+    let sent: Vec<_> = (1002..=1032).flat_map(|step| script.done_alone(others[0], step, 2 * SECOND)).collect();
+    assert_eq!(started(&sent), []);
+    // They have ended since the last look.
+    assert_eq!(started(&script.tick(2 * SECOND + 20 * MS)), []);
+    assert_eq!(started(&script.tick(2 * SECOND + 110 * MS)), []);
+    assert_eq!(started(&script.tick(2 * SECOND + 121 * MS)), [("worker 0", 1033, 1)]);
+}
+
 /// The tasks of [`of_three`], of which another process has the second.
 fn three_with_another() -> Cluster {
     Cluster::new([member(0, worker(0), 0), member(1, Peer::new("other"), 9), member(2, worker(2), 2)])
@@ -389,9 +460,9 @@ fn steps_that_others_wait_for_begin_as_soon_as_one_ends() {
         script.done_alone(bring[0], step, 2 * SECOND);
         step += 1;
     }
-    // Two ticks without a step show that it waits.
-    let mut sent = script.tick(2 * SECOND + 50 * MS);
-    sent.extend(script.tick(2 * SECOND + 100 * MS));
+    // So long without a step shows that it waits.
+    let mut sent = Vec::new();
+    [50, 100, 150].into_iter().for_each(|ms| sent.extend(script.tick(2 * SECOND + ms * MS)));
     assert_eq!(started(&sent), [("worker 0", step, 1)], "{sent:?}");
     // From now on each step that ends has the next begin.
     let open = script.machine.runs.begun();
