@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub(super) use meshtf::program_file::load::Files;
