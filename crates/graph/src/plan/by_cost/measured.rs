@@ -141,16 +141,16 @@ mod tests {
         let graph = Graph::new(read(NODES.as_bytes()).unwrap().nodes).unwrap();
         let devices = [device()];
         let mut measured = Measured::default();
-        // 8 MB at 8 GB/s, and a call of 1 µs: 1.001 ms are expected of `a`, which takes twice as long.
-        measured.learn(&graph, &devices, &[traced(&devices[0].name, &[("a", "Exp", 2_002_000)])]);
+        // 8 MB at 8 GB/s, and a call of 0.2 µs: 1.0002 ms are expected of `a`, which takes twice as long.
+        measured.learn(&graph, &devices, &[traced(&devices[0].name, &[("a", "Exp", 2_000_400)])]);
         let factors = *measured.of("flex", "Exp").unwrap();
-        assert_eq!(corrected(1_001_000, &factors), 2_002_000);
+        assert_eq!(corrected(1_000_200, &factors), 2_000_400);
         // Another size takes the factor of the nearest; another op or backend has none.
         assert_eq!(corrected(10_000, &factors), 20_000);
         assert!(measured.of("flex", "Neg").is_none() && measured.of("ndarray", "Exp").is_none());
         // A later step moves it by a quarter of the difference: (3 · 2 + 6) / 4 = 3.
-        measured.learn(&graph, &devices, &[traced(&devices[0].name, &[("a", "Exp", 6_006_000)])]);
-        assert_eq!(corrected(1_001_000, measured.of("flex", "Exp").unwrap()), 3_003_000);
+        measured.learn(&graph, &devices, &[traced(&devices[0].name, &[("a", "Exp", 6_001_200)])]);
+        assert_eq!(corrected(1_000_200, measured.of("flex", "Exp").unwrap()), 3_000_600);
     }
 
     #[test]

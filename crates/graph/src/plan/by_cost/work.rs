@@ -22,7 +22,7 @@ pub(in super::super) const MAX_COPIED_BYTES: u64 = 64 << 10;
 const MAX_CANDIDATES: usize = 16;
 
 /// Nanoseconds of a node beside its arithmetic, on a CPU and on a GPU.
-const CALL_NS: [u64; 2] = [1_000, 20_000];
+const CALL_NS: [u64; 2] = [200, 20_000];
 /// The rates of a device that are not known.
 const UNKNOWN: [Rates; 2] = [
     Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000, streamed: None },
