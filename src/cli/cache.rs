@@ -37,7 +37,7 @@ Examples:
   meshtf cache                       the weights, those used last first
   meshtf cache --all                 those of every node of the mesh
   meshtf cache --json | jq 'map(.bytes) | add'
-  meshtf cache add model.onnx        nodes of this machine read its weights there
+  meshtf cache add model.onnx        nodes here read its weights from the file
   meshtf cache clear
   meshtf node --name local/0 --cache off")]
 pub struct Args {

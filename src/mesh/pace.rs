@@ -11,41 +11,36 @@ pub const LEAST_BYTES: usize = 1 << 20;
 /// The rate of one direction of a link.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The bytes of each message that is on its way, and when its first byte was written.
-    under_way: BTreeMap<u64, (usize, Instant)>,
-    /// When the last of them came.
-    came: Option<Instant>,
+    /// The bytes of each message that is on its way.
+    under_way: BTreeMap<u64, usize>,
+    /// When the first of them was written, with none before it on its way; and the bytes that have come since.
+    busy: Option<(Instant, usize)>,
     rate: Option<u64>,
 }
 
 impl Pace {
-    /// The first byte of a message of so many bytes is written now; of one that is sent again, for the last time.
+    /// The first byte of a message of so many bytes is written now; of one that is sent again, once more.
     pub fn begin(&mut self, number: u64, bytes: usize, now: Instant) {
         if bytes >= LEAST_BYTES {
-            self.under_way.insert(number, (bytes, now));
+            self.under_way.insert(number, bytes);
+            self.busy.get_or_insert((now, 0));
         }
     }
 
     /// The peer has every message up to `floor`, and those `beyond` it.
     pub fn end(&mut self, floor: u64, beyond: &[u64], now: Instant) {
-        let mut bytes = 0;
-        let mut since = now;
-        let mut take = |(of, begun): (usize, Instant)| {
-            bytes += of;
-            since = since.min(begun);
-        };
+        let Some((since, come)) = &mut self.busy else { return };
         while let Some(entry) = self.under_way.first_entry().filter(|entry| *entry.key() <= floor) {
-            take(entry.remove());
+            *come += entry.remove();
         }
-        beyond.iter().filter_map(|number| self.under_way.remove(number)).for_each(take);
-        if bytes == 0 {
+        *come += beyond.iter().filter_map(|number| self.under_way.remove(number)).sum::<usize>();
+        if !self.under_way.is_empty() {
             return;
         }
-        // While an earlier message was on its way, the link carried that one, too.
-        let since = self.came.map_or(since, |came| since.max(came));
-        self.came = Some(now);
-        let took = now.saturating_duration_since(since).as_nanos().max(1);
-        let rate = (bytes as u128 * 1_000_000_000 / took).min(u128::from(u64::MAX)) as u64;
+        // Messages travel beside each other: only all together, from the first byte to the last acknowledgement, show a rate.
+        let took = now.saturating_duration_since(*since).as_nanos().max(1);
+        let rate = (*come as u128 * 1_000_000_000 / took).min(u128::from(u64::MAX)) as u64;
+        self.busy = None;
         // A link can carry what it has carried; a slower message may have waited for its reader. If all are slower, the link is.
         self.rate = Some(self.rate.map_or(rate, |before| rate.max(before - before / 4)));
     }
@@ -58,6 +53,7 @@ impl Pace {
     /// Forgets the messages that are under way.
     pub fn clear(&mut self) {
         self.under_way.clear();
+        self.busy = None;
     }
 }
 
@@ -79,12 +75,13 @@ mod tests {
         pace.begin(2, 4_000_000, at(10));
         pace.end(2, &[], at(30));
         assert_eq!(pace.rate(), Some(200_000_000));
-        // Two beside each other: 4 MB each, both within 40 ms; the second is acknowledged first.
+        // Two beside each other, whose acknowledgements come 1 ms apart: 8 MB in 41 ms, which is less than before.
         pace.begin(3, 4_000_000, at(100));
         pace.begin(4, 4_000_000, at(100));
-        pace.end(2, &[4], at(120));
-        pace.end(4, &[], at(140));
-        assert_eq!(pace.rate(), Some(200_000_000));
+        pace.end(2, &[4], at(140));
+        assert_eq!(pace.rate(), Some(200_000_000), "one is on its way");
+        pace.end(4, &[], at(141));
+        assert_eq!(pace.rate(), Some(195_121_951));
         // Twice as fast counts at once.
         pace.begin(5, 4_000_000, at(200));
         pace.end(5, &[], at(210));
@@ -108,8 +105,8 @@ mod tests {
         pace.begin(1, 4_000_000, at(0));
         pace.begin(1, 4_000_000, at(100));
         pace.end(1, &[1], at(110));
-        assert_eq!(pace.rate(), Some(400_000_000));
+        assert_eq!(pace.rate(), Some(36_363_636), "4 MB in 110 ms");
         pace.end(1, &[], at(120));
-        assert_eq!(pace.rate(), Some(400_000_000));
+        assert_eq!(pace.rate(), Some(36_363_636));
     }
 }

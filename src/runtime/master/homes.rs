@@ -1,9 +1,10 @@
-//! The devices of variables that sessions placed by cost: each later plan finds them where they are.
+//! The devices of variables and constants that sessions placed by cost: each later plan finds them where they are.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use meshtf_graph::Graph;
+use meshtf_graph::op::Role;
 use meshtf_graph::plan::{ByCost, PlaceBy, Plan};
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::ids::Incarnation;
@@ -14,7 +15,8 @@ use crate::protocol::Cluster;
 /// Most variables whose devices a master remembers for later sessions; a session remembers all of its own.
 const MAX_KEPT: usize = 1 << 16;
 
-/// The devices of the variables that a session has planned, by the names of their nodes. They stay for the session's life.
+/// The devices of the variables and constants that a session has planned, by the names of their nodes. They stay for the
+/// session's life: constants may be large, and are sent once.
 #[derive(Debug, Default)]
 pub(super) struct SessionHomes {
     kept: Mutex<BTreeMap<String, DeviceName>>,
@@ -47,18 +49,30 @@ impl Homes {
             };
             own.or_else(|| kept.get(name).filter(still).map(|(device, _)| device)).cloned()
         };
-        let variables = graph.nodes().filter(|(_, node)| node.op.makes_variable);
-        let homes = variables.filter_map(|(_, node)| Some((node.name.clone(), home(&node.name)?))).collect();
+        let of_constant = |name| of_session.as_ref()?.get(name).cloned();
+        let homes = graph.nodes().filter_map(|(_, node)| {
+            let home = match node.op.role {
+                Role::Const => of_constant(&node.name)?,
+                _ if node.op.makes_variable => home(&node.name)?,
+                _ => return None,
+            };
+            Some((node.name.clone(), home))
+        });
+        let homes = homes.collect();
         Some(ByCost { machines: cluster.machines(), homes, ..ByCost::default() })
     }
 
-    /// Remembers the variables of a plan of a session.
+    /// Remembers the variables of a plan of a session, and the constants for the session.
     pub fn keep(&self, plan: &Plan, graph: &Graph, cluster: &Cluster, session: &Arc<SessionHomes>) {
         let mut of_session = lock(&session.kept);
         let mut kept = lock(&self.kept);
         for placement in &plan.placements {
-            let is_variable = graph.find(&placement.node).is_some_and(|id| graph.node(id).op.makes_variable);
-            if !is_variable {
+            let Some(op) = graph.find(&placement.node).map(|id| graph.node(id).op) else { continue };
+            if op.role == Role::Const {
+                // Its task may be down, and then it was sent to another one.
+                of_session.insert(placement.node.clone(), placement.device.clone());
+            }
+            if !op.makes_variable {
                 continue;
             }
             of_session.entry(placement.node.clone()).or_insert_with(|| placement.device.clone());
@@ -112,6 +126,29 @@ mod tests {
         assert_eq!(of(&both, 1), 1);
         assert_eq!(of(&both, 0), 1, "it is there");
         assert_eq!(of(&Cluster::new([member(0, 1), member(1, 2)]), 0), 0, "it went with its process");
+    }
+
+    #[test]
+    fn a_constant_stays_for_its_session_and_no_other() {
+        let text = r#"{"version": 1, "nodes": {
+            "w": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}}, "y": {"op": "Neg", "inputs": ["w"]}}}"#;
+        let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
+        let both = Cluster::new([member(0, 1), member(1, 1)]);
+        let (homes, session) = (Homes::default(), Arc::default());
+        let of = |session: &Arc<SessionHomes>, cluster: &Cluster, master| {
+            let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
+            let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session));
+            let default_device = Task::new("t", master).device(DeviceKind::Cpu, 0);
+            let options = PlanOptions { default_device, soft_placement: false, by_cost };
+            let plan = plan(&graph, &cluster.facts(), &signature, &options).unwrap();
+            homes.keep(&plan, &graph, cluster, session);
+            plan.placements.iter().map(|one| one.device.task.index).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&session, &both, 1), [1, 1]);
+        assert_eq!(of(&session, &both, 0), [1, 1], "where it was sent");
+        assert_eq!(of(&Arc::default(), &both, 0), [0, 0]);
+        assert_eq!(of(&session, &Cluster::new([member(0, 1)]), 0), [0, 0], "its task is down");
+        assert_eq!(of(&session, &both, 1), [0, 0], "where it was sent then");
     }
 
     #[test]

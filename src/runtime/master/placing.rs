@@ -42,6 +42,10 @@ impl State {
         let task = session.default_task.as_ref().unwrap_or(&self.task);
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
         let by_cost = self.homes.facts(graph, cluster, session.place_by, homes);
+        if by_cost.is_some() {
+            // For the next plan: the answers are not waited for.
+            self.router.probe();
+        }
         let by_cost = by_cost.map(|facts| ByCost {
             links: links(&self.router.network()),
             measured: self.measured.known(),

@@ -50,7 +50,7 @@ pub enum PlaceBy {
 pub struct ByCost {
     /// The machine of each task, as a number; tasks that are not named have a machine of their own.
     pub machines: BTreeMap<Task, usize>,
-    /// The device of variables that were placed before, by the names of their nodes: they stay there.
+    /// The device of variables and constants that were placed before, by the names of their nodes: they stay there.
     pub homes: BTreeMap<String, DeviceName>,
     /// The measured links of the master's task with others.
     pub links: BTreeMap<Task, LinkRate>,

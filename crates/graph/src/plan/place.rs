@@ -209,7 +209,9 @@ impl Placer<'_> {
         let run: HashSet<NodeId> = pruned.items.iter().filter_map(node).collect();
         for (name, home) in &by_cost.homes {
             let is_gone = devices.iter().all(|device| device.name != *home);
-            if let Some(id) = pruned.graph.find(name).filter(|id| is_gone && run.contains(id)) {
+            // A constant is sent again.
+            let is_lost = |id: &NodeId| is_gone && run.contains(id) && pruned.graph.node(*id).op.makes_variable;
+            if let Some(id) = pruned.graph.find(name).filter(is_lost) {
                 return Err(self.no_such_device(id, DeviceSpec::from(home)));
             }
         }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use meshtf_tensor::device::{DeviceFacts, DeviceSpec};
 
 use super::super::group::Groups;
-use super::ByCost;
 use super::work::Problem;
+use super::{ByCost, MAX_NODES};
 use crate::trace::DeviceTrace;
 use crate::{Graph, NodeId, Output};
 
@@ -34,8 +34,12 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Learns from the traces of a step of a graph. Nodes of open sizes, and those that ran several times, do not count.
+    /// Learns from the traces of a step of a graph, unless that is too large to be placed by cost. Nodes of open sizes, and those
+    /// that ran several times, do not count.
     pub fn learn(&mut self, graph: &Graph, devices: &[DeviceFacts], traces: &[DeviceTrace]) {
+        if graph.len() > MAX_NODES {
+            return;
+        }
         let by_name = |spec: &DeviceSpec| devices.iter().position(|device| device.name.matches(spec));
         let groups = Groups::of(graph, true);
         let problem = Problem::of(graph, &groups, devices, &ByCost::default(), by_name);
