@@ -191,6 +191,11 @@ class Numpy(unittest.TestCase):
                 (lambda: n.dense(3), meshtf.Error, ""),
                 (lambda: x.conv(3, 3), meshtf.InvalidArgumentError, "conv"),
                 (lambda: x.dense(-1), meshtf.InvalidArgumentError, "dense"),
+                (
+                    lambda: g.placeholder("long", "float32", [None, 4097, 4]).self_attention(2, causal=True),
+                    meshtf.InvalidArgumentError,
+                    "4097 positions",
+                ),
             ]
         ):
             with self.subTest(i), self.assertRaisesRegex(kind, part):
