@@ -55,8 +55,8 @@ pub struct Parameters {
     target: Option<String>,
 }
 
-/// Calls a function of Python with each event, as JSON, and its measured values, which JSON could not have if they are not finite;
-/// the function returns whether the training is to stop.
+/// Calls a function of Python with each event, as JSON, and its measured values, which JSON cannot have if they are not finite.
+/// The function returns whether the training is to stop.
 struct Watcher {
     observe: Py<PyAny>,
     /// The exception that the function raised.
