@@ -36,7 +36,6 @@ ELEMENTWISE = {
     "exp": "Exp",
     "expm1": "Expm1",
     "fabs": "Abs",
-    "float_power": "Pow",
     "floor": "Floor",
     "floor_divide": "FloorDiv",
     "greater": "Greater",
@@ -111,7 +110,7 @@ def sliced(tensor: Tensor, keys: tuple) -> Tensor:
     """Indices, slices, ``...`` and None as a StridedSlice; a tensor or a list of indices as a gather."""
     graph = tensor.graph
     if len(keys) == 1 and (isinstance(keys[0], list) or is_tensor(keys[0]) or hasattr(keys[0], "__array__") and np.ndim(keys[0])):
-        return tensor.take(keys[0])
+        return tensor.take(keys[0], 0)
     begin: list[Any] = []
     end: list[Any] = []
     strides: list[int] = []
@@ -209,8 +208,19 @@ def _split(own: Tensor, array: Tensor, indices_or_sections: int, axis: int = 0) 
 
 
 def _norm(own: Tensor, x: Tensor, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    if ord not in (None, 2, 1, np.inf) or ord == 2 and axis is None and x.ndim != 1:
-        raise TypeError("numpy.linalg.norm of a tensor has the orders 1, 2 and inf of vectors")
+    along = 0 if axis is None else 1 if hasattr(axis, "__index__") else len(axis)  # type: ignore[arg-type]
+    if axis is None and ord is not None:
+        along = x.ndim
+    if along > 2:
+        raise TypeError(f"numpy.linalg.norm: a norm is of one or two dimensions, not of {along}")
+    # Without an order and an axis: of all elements.
+    known = (None,) if along == 0 else (None, 1, 2, np.inf) if along == 1 else (None, "fro")
+    if ord not in known:
+        kind = "two dimensions has the order 'fro'" if along == 2 else "one dimension has the orders 1, 2 and inf"
+        raise TypeError(f"numpy.linalg.norm of {x.name} along {kind}, not {ord!r}")
+    if x._native.dtype.startswith("complex"):
+        raise TypeError(f"numpy.linalg.norm of {x.name}: it is complex; a graph has norms of real numbers")
+    x = x._fractional()
     if ord == 1:
         return abs(x).sum(axis, keepdims)
     if ord == np.inf:
@@ -229,7 +239,7 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "pad": _pad,
     "split": _split,
     "norm": _norm,
-    "dot": lambda own, a, b: a.matmul(b) if is_tensor(a) else b.__rmatmul__(a),
+    "dot": lambda own, a, b: _values(own, [a])[0].dot(b),
     "outer": lambda own, a, b: _values(own, [a])[0].reshape(-1, 1) * _values(own, [b])[0].reshape(1, -1),
     "ravel": lambda own, a: a.ravel(),
     "zeros_like": lambda own, a: own.graph.op("ZerosLike", a),

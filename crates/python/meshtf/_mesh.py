@@ -239,8 +239,8 @@ def local(
     """Starts tasks on this machine: numbers of tasks by job, names of tasks, or a graph for the tasks that it names.
 
     They are parts of this process, without a network. With `processes`, each is a process of the command ``meshtf node``, and
-    they meet on a mesh of their own. Both end when the mesh is closed. Graphs may save and restore files below the folder
-    `data`, and nowhere else.
+    they meet on a mesh of their own. Both end when the mesh is closed, and with the program; a program that is killed by a
+    signal leaves its processes. Graphs may save and restore files below the folder `data`, and nowhere else.
 
     >>> import meshtf
     >>> with meshtf.local() as m:

@@ -145,5 +145,5 @@ def train(
     data: _Feeds,
     held_out: _Feeds | None,
     parameters: dict[str, Any],
-    observe: Callable[[str], bool],
+    observe: Callable[[str, list[float]], bool],
 ) -> tuple[str, dict[str, Any]]: ...

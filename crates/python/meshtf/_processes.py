@@ -1,4 +1,7 @@
-"""Nodes as processes of the command, which end with what started them."""
+"""Nodes as processes of the command, which end with the mesh or the program that started them.
+
+They stay if the program is killed, as by SIGKILL, or by a SIGTERM that it does not handle: its last functions do not run then.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Nodes:
         self.mesh = f"python-{secrets.token_hex(8)}"
         self.home = tempfile.mkdtemp(prefix="meshtf-")
         self._running: list[subprocess.Popen] = []
-        self._ending = weakref.finalize(self, _end, self._running, self.home)
+        self._ending = weakref.finalize(self, _end, self._running, self.home, os.getpid())
         # The first node makes the key of the mesh, so the others wait for it.
         flags = ["--mesh", self.mesh, "--no-mdns", "--backend", backend]
         flags += [] if data is None else ["--data", data]
@@ -93,7 +96,10 @@ def _await(node: subprocess.Popen, name: str) -> None:
         raise _errors.UnavailableError(f"the node {name} did not start: {why}", task=name)
 
 
-def _end(running: list[subprocess.Popen], home: str) -> None:
+def _end(running: list[subprocess.Popen], home: str, owner: int) -> None:
+    # A process that was forked runs this at its end, too: the nodes are not its own.
+    if os.getpid() != owner:
+        return
     for node in running:
         if node.poll() is None:
             node.terminate()

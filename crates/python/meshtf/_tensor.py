@@ -208,13 +208,17 @@ class Tensor:
     def _reduced(self, op: str, axis: Axis, keepdims: bool) -> Tensor:
         return self.graph.op(op, self, self._axes(axis, op), keep_dims=bool(keepdims))
 
+    def _fractional(self) -> Tensor:
+        """Integers and truths as float64, as numpy has them where a result has fractions."""
+        return self.astype("float64") if self._native.dtype.startswith(("bool", "int", "uint")) else self
+
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The sum along some dimensions, or of all elements."""
+        """The sum along some dimensions, or of all elements, of the same dtype: numpy's of small integers is int64."""
         return self._reduced("Sum", axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The mean along some dimensions, or of all elements."""
-        return self._reduced("Mean", axis, keepdims)
+        """The mean along some dimensions, or of all elements: float64 for integers."""
+        return self._fractional()._reduced("Mean", axis, keepdims)
 
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The product along some dimensions, or of all elements."""
@@ -237,8 +241,11 @@ class Tensor:
         return self._reduced("Any", axis, keepdims)
 
     def var(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The variance along some dimensions, or of all elements."""
-        centered = self - self.mean(axis, True)
+        """The variance along some dimensions, or of all elements: float64 for integers."""
+        if self._native.dtype.startswith("complex"):
+            raise TypeError(f"the variance of {self.name}: it is complex; a graph has variances of real numbers")
+        of = self._fractional()
+        centered = of - of.mean(axis, True)
         return (centered * centered).mean(axis, keepdims)
 
     def std(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -316,10 +323,11 @@ class Tensor:
         """The nearest whole numbers; halves become even."""
         return self.graph.op("Round", self)
 
-    def take(self, indices: Any, axis: int = 0) -> Tensor:
-        """The parts at these indices of a dimension."""
+    def take(self, indices: Any, axis: int | None = None) -> Tensor:
+        """The parts at these indices of a dimension, or the elements at these places of all in C order."""
+        of = self.reshape(-1) if axis is None else self
         indices = indices if isinstance(indices, Tensor) else self.graph.constant(indices)
-        return self.graph.op("GatherV2", self, indices, self.graph.constant(axis, "int32"))
+        return self.graph.op("GatherV2", of, indices, self.graph.constant(axis or 0, "int32"))
 
     def matmul(self, other: Any) -> Tensor:
         """The matrix product, as numpy's: of the last two dimensions, where the others broadcast, and of vectors."""
@@ -336,7 +344,16 @@ class Tensor:
         product = product.squeeze(-1) if ranks[1] == 1 else product
         return product.squeeze(-1 if ranks[1] == 1 else -2) if ranks[0] == 1 else product
 
-    dot = matmul
+    def dot(self, other: Any) -> Tensor:
+        """The product of two vectors or matrices. numpy's of more dimensions is another than `matmul`: einsum computes it."""
+        if not isinstance(other, Tensor):
+            other = self.graph.constant(other, functions.operand_dtype(other, self._native.dtype))
+        for one in (self, other):
+            if one.shape is not None and len(one.shape) > 2:
+                raise _errors.InvalidArgumentError(
+                    f"dot: {one.name} has {len(one.shape)} dimensions; of more than 2, matmul and einsum have products"
+                )
+        return self.matmul(other)
 
     # Functions of neural networks.
 

@@ -149,7 +149,7 @@ class _Watcher:
         self._bar: Any = None
         self._before = 0
 
-    def __call__(self, text: str) -> bool:
+    def __call__(self, text: str, values: list[float]) -> bool:
         event = json.loads(text)
         kind = event["event"]
         if kind == "prepared":
@@ -158,7 +158,7 @@ class _Watcher:
         elif kind == "begins":
             self._before = event["step"]
         elif kind in ("trained", "evaluated"):
-            return self._measured("val_" if kind == "evaluated" else "", event["step"], event["values"])
+            return self._measured("val_" if kind == "evaluated" else "", event["step"], values)
         return False
 
     def _measured(self, prefix: str, step: int, values: list[float]) -> bool:

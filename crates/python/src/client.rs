@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::convert::{backend_named, seconds_of, task_named};
 use crate::error::{OrRaise, invalid, raised, refused};
 use crate::graph::Graph;
-use crate::runtime::{runtime, wait};
+use crate::runtime::{released, runtime, wait};
 use crate::session::Session as OpenSession;
 
 /// How long a joined client waits for the nodes that the first one announces.
@@ -233,6 +233,10 @@ impl Client {
 
     /// Leaves the mesh, or ends the cluster. Sessions that are open keep it until they are closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        // A process that was forked has no mesh to leave.
+        if runtime().is_err() {
+            return Ok(());
+        }
         let reached = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(reached) = reached else { return Ok(()) };
         wait(py, async move {
@@ -252,11 +256,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let reached = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // On a thread of the runtime, on which the parts of a node may end.
-        if let (Some(reached), Ok(runtime)) = (reached, runtime()) {
-            runtime.spawn_blocking(move || drop(reached));
-        }
+        released(self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

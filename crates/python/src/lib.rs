@@ -12,6 +12,7 @@ mod client;
 mod convert;
 mod error;
 mod graph;
+mod growth;
 mod runtime;
 mod session;
 mod steps;

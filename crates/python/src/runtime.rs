@@ -40,6 +40,17 @@ pub fn runtime() -> PyResult<&'static Runtime> {
     Ok(&threads.runtime)
 }
 
+/// Ends something on a thread of the runtime, on which the parts of a node may end. In a process that was forked it has no
+/// threads to end, and stays.
+pub fn released<T: Send + 'static>(held: T) {
+    match runtime() {
+        Ok(runtime) => {
+            runtime.spawn_blocking(move || drop(held));
+        }
+        Err(_) => std::mem::forget(held),
+    }
+}
+
 /// Waits without Python's lock. A signal whose handler raises ends the wait: the future is dropped.
 ///
 /// The thread polls the future itself. A runtime's own wait would need a timer to look for signals, and setting one for each run

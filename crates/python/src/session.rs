@@ -4,10 +4,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use meshtf::graph::{Attr, NodeDef, ProgramFile};
+use meshtf::graph::ProgramFile;
 use meshtf::plan::Timeline;
 use meshtf::tensor::Tensor;
-use meshtf::{Code, Failure, Init, RunOutput, Session as Opened};
+use meshtf::{Code, Failure, RunOutput, Session as Opened};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use serde_json::json;
@@ -17,9 +17,10 @@ use crate::array::{to_numpy, to_tensor};
 use crate::client::Reached;
 use crate::convert::seconds_of;
 use crate::error::{OrRaise, raised, refused};
-use crate::graph::{Graph, variables};
-use crate::runtime::{runtime, wait};
-use crate::steps::{Begun, Steps};
+use crate::graph::Graph;
+use crate::growth::{Access, Growth};
+use crate::runtime::{released, runtime, wait};
+use crate::steps::{Begun, Running, Steps};
 
 /// The feeds of a run: names of tensors, arrays in C order, and the names of their dtypes.
 pub type Feeds<'py> = Vec<(String, Bound<'py, PyAny>, String)>;
@@ -28,24 +29,11 @@ pub type Feeds<'py> = Vec<(String, Bound<'py, PyAny>, String)>;
 #[pyclass(frozen, module = "meshtf._native")]
 pub struct Session {
     opened: Mutex<Option<Arc<Opened>>>,
-    file: Mutex<Arc<ProgramFile>>,
-    /// The nodes that were added for access to variables, by the variable's name.
-    access: Mutex<Vec<Access>>,
+    growth: Arc<Growth>,
+    /// Steps that are taken one by one.
+    steps: Mutex<Vec<Running>>,
     /// The session's way to its master; a cluster of this process exists as long.
     reached: Mutex<Option<Arc<Reached>>>,
-}
-
-/// The nodes that read and set a variable.
-#[derive(Clone)]
-struct Access {
-    variable: String,
-    /// The tensor that reads it.
-    read: String,
-    /// The placeholder of a new value, and its dtype.
-    value: String,
-    dtype: String,
-    /// The node that assigns it.
-    assign: String,
 }
 
 /// The fetches, targets and feeds of a run.
@@ -108,8 +96,8 @@ impl Session {
     pub fn of(session: Opened, file: Arc<ProgramFile>, reached: Arc<Reached>) -> Session {
         Session {
             opened: Mutex::new(Some(Arc::new(session))),
-            file: Mutex::new(file),
-            access: Mutex::default(),
+            growth: Arc::new(Growth::of(file)),
+            steps: Mutex::default(),
             reached: Mutex::new(Some(reached)),
         }
     }
@@ -119,69 +107,13 @@ impl Session {
         opened.ok_or_else(|| refused(py, Code::FailedPrecondition, "the session is closed"))
     }
 
-    /// The graph with its defaults.
-    fn file(&self) -> Arc<ProgramFile> {
-        Arc::clone(&self.file.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// The nodes that access a variable, which are added to the graph when they are first needed.
     fn access(&self, py: Python<'_>, name: &str) -> PyResult<Access> {
-        let known = |all: &[Access]| all.iter().find(|one| one.variable == name).cloned();
-        if let Some(access) = known(&self.access.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(access) = self.growth.access(name) {
             return Ok(access);
         }
-        let (access, nodes) = self.nodes_for(name).or_raise(py)?;
-        let session = self.opened(py)?;
-        wait(py, async move { session.extend(nodes).await })?.or_raise(py)?;
-        let mut all = self.access.lock().unwrap_or_else(PoisonError::into_inner);
-        if known(&all).is_none() {
-            all.push(access.clone());
-        }
-        Ok(access)
-    }
-
-    fn nodes_for(&self, name: &str) -> meshtf::Result<(Access, Vec<NodeDef>)> {
-        let file = self.file();
-        let graph = &file.graph;
-        let all = variables(graph);
-        let made = all.iter().find(|(own, node)| own == name || node == name);
-        let node = made.and_then(|(_, node)| graph.find(node)).map(|id| graph.node(id)).ok_or_else(|| {
-            let known: Vec<&str> = all.iter().map(|(own, _)| own.as_str()).collect();
-            let known = match known.len() {
-                0 => "it has none".to_owned(),
-                count if count > 16 => format!("it has {count}, among them {}", known[..8].join(", ")),
-                _ => format!("it has {}", known.join(", ")),
-            };
-            Failure::new(Code::NotFound, format!("the graph has no variable {name}; {known}"))
-        })?;
-        let dtype = node.attrs.dtype("dtype")?;
-        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
-        let (is_ref, handle) = (node.outputs[0].is_ref, node.name.clone());
-        let free = |wanted: String| {
-            let names = std::iter::once(wanted.clone()).chain((1..).map(move |n| format!("{wanted}_{n}")));
-            names.into_iter().find(|name| graph.find(name).is_none()).unwrap_or_default()
-        };
-        let (read, value, assign) =
-            (free(format!("_read/{name}")), free(format!("_value/{name}")), free(format!("_assign/{name}")));
-        let def = |name: &str, op: &str, inputs: Vec<String>, attrs: Vec<(&str, Attr)>| NodeDef {
-            name: name.to_owned(),
-            op: op.to_owned(),
-            inputs,
-            attrs: attrs.into_iter().fold(Default::default(), |mut all: meshtf::graph::Attrs, (name, value)| {
-                all.set(name, value);
-                all
-            }),
-            ..NodeDef::default()
-        };
-        let (reads, assigns) = if is_ref { ("Identity", "Assign") } else { ("ReadVariableOp", "AssignVariableOp") };
-        let kind = if is_ref { "T" } else { "dtype" };
-        let nodes = vec![
-            def(&read, reads, vec![handle.clone()], vec![(kind, dtype.into())]),
-            def(&value, "Placeholder", Vec::new(), vec![("dtype", dtype.into()), ("shape", shape.into())]),
-            def(&assign, assigns, vec![handle, value.clone()], vec![(kind, dtype.into())]),
-        ];
-        let access = Access { variable: name.to_owned(), read, value, dtype: dtype.name().to_owned(), assign };
-        Ok((access, nodes))
+        let (growth, session, name) = (Arc::clone(&self.growth), self.opened(py)?, name.to_owned());
+        noted(py, async move { growth.add_access(&session, &name).await })
     }
 }
 
@@ -200,7 +132,7 @@ impl Session {
         traced: bool,
         timeout: Option<f64>,
     ) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
-        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
         let (session, limit) = (self.opened(py)?, timeout.map(|seconds| seconds_of(py, seconds)).transpose()?);
         let ran = wait(py, async move { asked.run(&session, steps, traced, limit).await })?.or_raise(py)?;
         let timeline = traced.then(|| timeline(&ran));
@@ -218,13 +150,12 @@ impl Session {
         steps: u64,
         done: Py<PyAny>,
     ) -> PyResult<Pending> {
-        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
         let session = self.opened(py)?;
         let work = async move {
             let ran = asked.run(&session, steps, false, None).await;
             drop(session);
-            // Without an interpreter, nobody waits any more.
-            let _nobody = Python::try_attach(|py| {
+            let tell = |py: Python<'_>| {
                 let called = match ran.or_raise(py).and_then(|ran| arrays(py, ran.values)) {
                     Ok(values) => done.call1(py, (values, py.None())),
                     Err(error) => done.call1(py, (py.None(), error.into_value(py))),
@@ -232,7 +163,9 @@ impl Session {
                 if let Err(error) = called {
                     error.write_unraisable(py, Some(done.bind(py)));
                 }
-            });
+            };
+            // Without an interpreter, nobody waits any more. A thread that waits for Python's lock is replaced meanwhile.
+            let _nobody = tokio::task::block_in_place(|| Python::try_attach(tell));
         };
         Ok(Pending(spawned(work)?))
     }
@@ -248,30 +181,18 @@ impl Session {
         steps: u64,
         every: u64,
     ) -> PyResult<Steps> {
-        let asked = Asked::of(&self.file(), fetches, targets, feeds)?;
-        Steps::begin(self.opened(py)?, Begun { asked, steps, every })
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
+        let (begun, running) = Steps::begin(self.opened(py)?, Begun { asked, steps, every })?;
+        let mut all = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| !one.has_ended());
+        all.push(running);
+        Ok(begun)
     }
 
     /// Adds the nodes of a graph that has grown since, and gives new variables their first values if none of them has one.
     fn extend(&self, py: Python<'_>, graph: &Graph) -> PyResult<()> {
-        let (session, known, grown) = (self.opened(py)?, self.file(), Arc::clone(&graph.file));
-        let added = wait(py, async move {
-            // Those that initialize the new variables.
-            let is_new = |name: &&String| known.graph.find(name).is_none();
-            let init = grown.init.iter().filter_map(|name| grown.graph.find(name)).map(|id| grown.graph.node(id));
-            let parts = init.flat_map(|node| &node.control).map(|&id| &grown.graph.node(id).name);
-            let fresh: Vec<String> = parts.filter(is_new).cloned().collect();
-            let (whole, due) = Init::of(grown.graph.clone(), &fresh);
-            let mut nodes = whole.to_defs();
-            nodes.retain(|node| is_new(&&node.name));
-            session.extend(nodes).await?;
-            if !fresh.is_empty() && due.is_due(&session).await? {
-                session.run().feeds(&grown.feed).targets(&fresh).await?;
-            }
-            Ok::<_, Failure>(grown)
-        });
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = added?.or_raise(py)?;
-        Ok(())
+        let (growth, session, grown) = (Arc::clone(&self.growth), self.opened(py)?, Arc::clone(&graph.file));
+        noted(py, async move { growth.extend(&session, grown).await })
     }
 
     /// The value of a variable.
@@ -296,11 +217,20 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session; returns once its master has released it, unless another thread still runs steps.
+    /// Ends the session and the steps that are taken one by one; returns once its master has released it, unless another thread
+    /// still runs steps.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        // A process that was forked has no session to end.
+        if runtime().is_err() {
+            return Ok(());
+        }
+        let steps = std::mem::take(&mut *self.steps.lock().unwrap_or_else(PoisonError::into_inner));
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(opened) = opened else { return Ok(()) };
         let closed = wait(py, async move {
+            for one in steps {
+                one.end().await;
+            }
             match Arc::try_unwrap(opened) {
                 Ok(session) => session.close().await,
                 Err(_shared) => Ok(()),
@@ -323,18 +253,30 @@ impl Session {
 impl Session {
     /// The client may end now. Its threads end on another one, as one of a cluster may be this.
     fn forget(&self) {
-        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let (Some(reached), Ok(runtime)) = (reached, runtime()) {
-            runtime.spawn_blocking(move || drop(reached));
-        }
+        released(self.reached.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        drop(self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let opened = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if runtime().is_ok() {
+            drop(opened);
+        } else {
+            std::mem::forget(opened);
+        }
         self.forget();
     }
+}
+
+/// Waits for work whose effect is noted even if a signal ends the wait.
+fn noted<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl Future<Output = meshtf::Result<T>> + Send + 'static,
+) -> PyResult<T> {
+    let task = runtime()?.spawn(work);
+    let done = wait(py, task)?;
+    done.unwrap_or_else(|error| Err(Failure::new(Code::Internal, error.to_string()))).or_raise(py)
 }
 
 /// A timeline of a traced step, in the format of Chrome's trace viewer, and its duration.

@@ -55,7 +55,8 @@ pub struct Parameters {
     target: Option<String>,
 }
 
-/// Calls a function of Python with each event, as JSON; it returns whether the training is to stop.
+/// Calls a function of Python with each event, as JSON, and its measured values, which JSON cannot have if they are not finite.
+/// The function returns whether the training is to stop.
 struct Watcher {
     observe: Py<PyAny>,
     /// The exception that the function raised.
@@ -64,8 +65,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn told(&self, event: Json) -> Observed {
-        let called = Python::try_attach(|py| self.observe.call1(py, (event.to_string(),))?.is_truthy(py));
+    fn told(&self, event: Json, values: &[f64]) -> Observed {
+        let called = Python::try_attach(|py| self.observe.call1(py, (event.to_string(), values))?.is_truthy(py));
         match called {
             Some(Ok(false)) => Ok(()),
             Some(Ok(true)) => {
@@ -83,27 +84,27 @@ impl Watcher {
 
 impl Observer for Watcher {
     fn begins(&mut self, start: u64) -> Observed {
-        self.told(json!({ "event": "begins", "step": start }))
+        self.told(json!({ "event": "begins", "step": start }), &[])
     }
 
     fn noted(&mut self, text: &str) -> Observed {
-        self.told(json!({ "event": "noted", "text": text }))
+        self.told(json!({ "event": "noted", "text": text }), &[])
     }
 
     fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
-        self.told(json!({ "event": "trained", "step": step, "values": values }))
+        self.told(json!({ "event": "trained", "step": step }), values)
     }
 
     fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Observed {
-        self.told(json!({ "event": "evaluated", "step": step, "values": evaluated.means }))
+        self.told(json!({ "event": "evaluated", "step": step }), &evaluated.means)
     }
 
     fn saved(&mut self, step: u64, file: &std::path::Path) -> Observed {
-        self.told(json!({ "event": "saved", "step": step, "file": file.display().to_string() }))
+        self.told(json!({ "event": "saved", "step": step, "file": file.display().to_string() }), &[])
     }
 
     fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
-        self.told(json!({ "event": "enough", "step": step, "of": of, "best": best, "at": at }))
+        self.told(json!({ "event": "enough", "step": step, "of": of, "best": best, "at": at }), &[])
     }
 }
 
@@ -138,8 +139,10 @@ pub fn train<'py>(
             trainer.record_every(steps);
         }
         let (names, steps) = (trainer.names(), trainer.steps());
-        watcher
-            .told(json!({ "event": "prepared", "names": names, "steps": steps, "epoch": trainer.steps_per_epoch() }))?;
+        watcher.told(
+            json!({ "event": "prepared", "names": names, "steps": steps, "epoch": trainer.steps_per_epoch() }),
+            &[],
+        )?;
         let trained = run(&trainer, &own, reached, target, &mut watcher, &stopped).await;
         trained.map(|(ended, values)| (names, ended, values))
     };

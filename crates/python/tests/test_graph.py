@@ -67,6 +67,13 @@ FUNCTIONS = {
         (lambda a: np.cumsum(a, axis=1) + np.cumprod(a, axis=0), A),
         (lambda a: np.cumsum(a), A),
         (lambda a: np.linalg.norm(a, axis=1) + np.linalg.norm(a, 1, axis=1) + np.linalg.norm(a, np.inf, 1), A),
+        (lambda a: np.linalg.norm(a) + np.linalg.norm(a, "fro") + np.linalg.norm(a[0], 1) + np.linalg.norm(a[1], np.inf), A),
+        (lambda a: np.linalg.norm(a, axis=(0, 1)) + np.linalg.norm(a[0], 2) + np.linalg.norm(a, 2, (1,)), A),
+        (lambda a: np.linalg.norm(a) + np.linalg.norm(a, 1, 0), I),
+        (lambda a: np.linalg.norm(np.stack([a, a + 1])), A),
+        (lambda a: np.mean(a) + a.mean(axis=1, keepdims=True), I),
+        (lambda a: np.mean(a, axis=0) + a.var(axis=0) + np.std(a), I),
+        (lambda a: np.mean(a, axis=1) + np.var(a), T),
         (lambda a: np.sum(a, axis=(0, 1)), A),
     ],
     "shapes": [
@@ -84,10 +91,12 @@ FUNCTIONS = {
         (lambda a: np.flip(a) + np.flip(a, 0) + np.roll(a, 1, 1), A),
         (lambda a: np.ravel(a) + a.ravel() + np.zeros_like(a).ravel() + np.ones_like(a).reshape(-1), A),
         (lambda a: np.take(a, [2, 0], axis=1) + a.take([0, 1], 1), A),
+        (lambda a: np.take(a, [5, 0]) + a.take([[3, 4], [1, 1]]), A),
         (lambda a, b: np.matmul(a, b.T) + np.dot(a, b.T) + np.einsum("ij,kj->ik", a, b), A, B),
         (lambda a, b: np.matmul(np.stack([a, a]), np.stack([b.T, b.T])), A, B),
         (lambda a, b: np.outer(a[0], b[1]), A, B),
         (lambda a, b: np.dot(A, b.T), A, B),
+        (lambda a, b: np.dot(a[0], b[1]) + a.dot(b[1]), A, B),
     ],
     "indices": [
         (lambda a: a[0], A),
@@ -127,6 +136,14 @@ class Numpy(unittest.TestCase):
                         if known is not None:
                             self.assertTrue(all(a in (None, b) for a, b in zip(known, np.shape(wanted), strict=True)), known)
 
+    def test_means_have_numpys_dtypes(self):
+        g = meshtf.Graph()
+        for dtype in ("bool", "int8", "int32", "uint16", "int64", "float16", "float32", "float64"):
+            x, array = g.placeholder("x", dtype, [2]), np.ones(2, dtype)
+            self.assertEqual((np.mean(x).dtype, np.var(x).dtype), (np.mean(array).dtype, np.var(array).dtype), dtype)
+        # Without the package that has the dtype.
+        self.assertIn("bfloat16", repr(g.placeholder("x", "bfloat16", [2]).mean()))
+
     def test_what_a_graph_cannot_do_is_refused_at_once(self):
         g = meshtf.Graph()
         x = g.placeholder("x", "float32", [None, 3])
@@ -144,6 +161,19 @@ class Numpy(unittest.TestCase):
                 (lambda: x["a"], TypeError, "indexed by"),
                 (lambda: anything.T, meshtf.InvalidArgumentError, "number of dimensions"),
                 (lambda: np.fft.fft(x), TypeError, "fft"),
+                (lambda: np.linalg.norm(x, 1), TypeError, "two dimensions has the order 'fro', not 1"),
+                (lambda: np.linalg.norm(x, np.inf), TypeError, "two dimensions has the order 'fro', not inf"),
+                (lambda: np.linalg.norm(x, 2, axis=(0, 1)), TypeError, "two dimensions"),
+                (lambda: np.linalg.norm(x[0], "fro"), TypeError, "orders 1, 2 and inf"),
+                (lambda: np.linalg.norm(x, 0, axis=1), TypeError, "orders 1, 2 and inf"),
+                (lambda: np.linalg.norm(x[None], 1), TypeError, "not of 3"),
+                (lambda: np.linalg.norm(anything, 1), meshtf.InvalidArgumentError, "number of dimensions"),
+                (lambda: np.linalg.norm(x.astype("complex64")), TypeError, "complex"),
+                (lambda: x.astype("complex64").var(), TypeError, "complex"),
+                (lambda: np.dot(x[None], x.T), meshtf.InvalidArgumentError, "3 dimensions"),
+                (lambda: x.dot(np.ones((2, 3, 2))), meshtf.InvalidArgumentError, "3 dimensions"),
+                (lambda: np.dot(np.ones((2, 2, 2)), x), meshtf.InvalidArgumentError, "3 dimensions"),
+                (lambda: np.float_power(x, 2), TypeError, "float_power"),
                 (lambda: np.add.reduce(x), TypeError, "reduce"),
                 (lambda: g.op("MatMull", x, x), meshtf.InvalidArgumentError, "MatMul"),
                 (lambda: g.op("MatMul", x, x, transpose=True), meshtf.InvalidArgumentError, "transpose_a"),
@@ -161,6 +191,11 @@ class Numpy(unittest.TestCase):
                 (lambda: n.dense(3), meshtf.Error, ""),
                 (lambda: x.conv(3, 3), meshtf.InvalidArgumentError, "conv"),
                 (lambda: x.dense(-1), meshtf.InvalidArgumentError, "dense"),
+                (
+                    lambda: g.placeholder("long", "float32", [None, 4097, 4]).self_attention(2, causal=True),
+                    meshtf.InvalidArgumentError,
+                    "4097 positions",
+                ),
             ]
         ):
             with self.subTest(i), self.assertRaisesRegex(kind, part):

@@ -102,6 +102,26 @@ class Local(unittest.TestCase):
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
+    def test_what_a_forked_process_has_ends_without_harm(self):
+        for processes in (False, True):
+            code = (
+                "import gc, os, sys, meshtf\n"
+                "g = meshtf.Graph(); g.op('Neg', g.placeholder('x', 'float32'), name='y')\n"
+                f"m = meshtf.local({{'a': 1}}, processes={processes}); s = m.session(g)\n"
+                "steps = s.run_steps('y', {'x': 1}, steps=10**12); next(steps)\n"
+                "if os.fork() == 0:\n"
+                "    steps.close(); s.close(); m.close()\n"
+                "    del steps, s, m; gc.collect()\n"
+                "    sys.exit(7)\n"
+                "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7\n"
+                "next(steps); steps.close()\n"
+                "assert s.run('y', {'x': 1}) == -1\n"
+                "if m._nodes: assert os.path.exists(m._nodes.home)\n"
+                "m.close()"
+            )
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_program_may_end_in_the_middle(self):
         for end in ("", "s.close()", "m.close()", "raise SystemExit(0)", "import os; os._exit(0)"):
             code = (

@@ -213,6 +213,33 @@ class Runs(unittest.TestCase):
             with self.assertRaises(TypeError):
                 wrong()
 
+    def test_steps_end_with_their_session(self):
+        def left():
+            # The other one is that of `setUp`.
+            return len(self.m.status("local/0")["sessions"]["items"]) - 1
+
+        # Their values wait for Python.
+        s = self.m.session(self.g)
+        steps = s.run_steps("y", {"x": [1]}, steps=10**12)
+        next(steps)
+        s.close()
+        self.assertEqual(left(), 0)
+        with self.assertRaisesRegex(meshtf.FailedPreconditionError, "closed"):
+            for _ in steps:
+                pass
+        # Python waits for their values.
+        s = self.m.session(self.g)
+        threading.Timer(0.2, s.close).start()
+        with self.assertRaisesRegex(meshtf.FailedPreconditionError, "closed"):
+            next(s.run_steps("y", {"x": [1]}, steps=10**12, every=10**9))
+        s.close()
+        # Those that were all taken have ended well.
+        s = self.m.session(self.g)
+        steps = s.run_steps("y", {"x": [1]}, steps=3)
+        self.assertEqual([next(steps)[0] for _ in range(3)], [1, 2, 3])
+        s.close()
+        self.assertEqual(list(steps), [])
+
     def test_runs_are_awaited_and_cancelled(self):
         async def all_of_them():
             got = await asyncio.gather(*(self.s.run_async("y", {"x": [i]}) for i in range(20)))
@@ -330,6 +357,50 @@ class Variables(unittest.TestCase):
                 self.assertEqual(list(s.variables["w"]), [3, 4])
             with m.session(g, isolated=True) as s:
                 self.assertEqual(list(s.variables["w"]), [1, 2])
+
+    def together(self, count, work):
+        """What each of several threads returns or raises that begin at once."""
+        got, gate = [None] * count, threading.Barrier(count)
+
+        def one(i):
+            gate.wait()
+            try:
+                got[i] = work(i)
+            except Exception as error:
+                got[i] = error
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return got
+
+    def test_threads_use_a_variable_for_the_first_time(self):
+        with meshtf.local() as m:
+            for _ in range(10):
+                g = meshtf.Graph()
+                g.variable("w", [], initial=5.0)
+                with m.session(g, isolated=True) as s:
+                    self.assertEqual(self.together(8, lambda _: float(s.variables["w"])), [5.0] * 8)
+                    more = [g.variable(f"v{i}", [], initial=float(i)) for i in range(8)]
+                    self.assertEqual(self.together(8, lambda i: float(s.run(more[i]))), [float(i) for i in range(8)])
+
+    def test_ctrl_c_at_the_first_use_of_a_variable_loses_nothing(self):
+        for delay in (0, 0.0005, 0.001, 0.002, 0.005):
+            g = meshtf.Graph()
+            g.variable("w", [], initial=5.0)
+            with meshtf.local() as m, m.session(g) as s:
+                new = g.variable("new", [], initial=6.0)
+                timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+                try:
+                    timer.start()
+                    for _ in range(200):
+                        self.assertEqual((s.variables["w"], s.run(new)), (5, 6))
+                    threading.Event().wait(30)
+                except KeyboardInterrupt:
+                    pass
+                self.assertEqual((s.variables["w"], s.run(new)), (5, 6))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,20 @@ class Training(unittest.TestCase):
         self.assertEqual((done.step, done.how, done.history["step"]), (1, "done", [1]))
         self.assertAlmostEqual(done.history["loss"][0], (9 + 1) / 2, places=5)
 
+    def test_what_is_not_finite_is_a_number(self):
+        g = meshtf.Graph()
+        x = g.placeholder("x", "float32", [None])
+        w = g.variable("w", [], initial=1.0)
+        (x * w).sum().named("loss")
+        np.log(x - 1).mean().named("undefined")
+        np.exp(x * 1000).mean().named("huge")
+        seen = []
+        done = meshtf.train(
+            g, {"x": [0.5]}, batch=1, steps=1, record=1, metrics=["undefined", "huge"], callbacks=[lambda _, logs: seen.append(logs)]
+        )
+        np.testing.assert_array_equal([done.history["undefined"], done.history["huge"]], [[np.nan], [np.inf]])
+        self.assertEqual({type(value) for value in seen[0].values()}, {float})
+
     def test_tasks_share_the_work(self):
         for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}):
             g, data = line()

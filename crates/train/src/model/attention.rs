@@ -2,6 +2,9 @@
 
 use super::Value;
 
+/// The longest sequence whose causal mask is made.
+const MAX_CAUSAL: usize = 4096;
+
 impl Value {
     /// Scaled dot-product attention: this, `[..., queries, width]`, looks up `values`, `[..., keys, outputs]`, by `keys`,
     /// `[..., keys, width]`: softmax(q · kᵀ / √width + mask) · v, of shape `[..., queries, outputs]`. A mask is broadcast to
@@ -17,12 +20,17 @@ impl Value {
     }
 
     /// Attention of `[n, time, width]` to itself with several heads, whose outputs go through a dense layer. With `causal`, a
-    /// position attends only to itself and those before it. Layers `NAME/query`, `NAME/key`, `NAME/value` and `NAME/output`.
+    /// position attends only to itself and those before it, and there may be 4096. Layers `NAME/query`, `NAME/key`, `NAME/value`
+    /// and `NAME/output`.
     pub fn self_attention(&self, name: &str, heads: usize, causal: bool) -> Value {
         let Some(sizes) = self.sizes("self_attention", 3) else { return self.clone() };
         let (time, width) = (sizes[1].unwrap_or(1), sizes[2].unwrap_or(1));
         if heads == 0 || !width.is_multiple_of(heads) || sizes.len() != 3 {
             let why = format!("self_attention {name}: {heads} heads do not divide a width of {width} evenly");
+            return self.model.refuse(why);
+        }
+        if causal && time > MAX_CAUSAL {
+            let why = format!("self_attention {name}: {time} positions; with causal, there may be {MAX_CAUSAL}");
             return self.model.refuse(why);
         }
         self.model.scope(name, || {

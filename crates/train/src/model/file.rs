@@ -7,9 +7,6 @@ use meshtf_tensor::failure::{Failure, Result};
 
 use super::{Model, Padding, State, Value, add_updates};
 
-/// The longest sequence whose causal mask is made.
-const MAX_CAUSAL: usize = 4096;
-
 /// Reads a program of any format, layers included. No other file is read: see [`read_beside`].
 ///
 /// # Errors
@@ -163,16 +160,7 @@ fn added(model: &Model, layer: &Layer, inputs: &[Value]) -> Value {
         "lstm" => x.lstm(name, size("units")),
         "gru" => x.gru(name, size("units")),
         "attention" => model.scope(name, || x.attend(&inputs[1], &inputs[2], inputs.get(3))),
-        "self_attention" => {
-            let causal = layer.truth("causal");
-            let time = x.shape().0.and_then(|sizes| sizes.get(1).copied().flatten()).unwrap_or(1);
-            if causal && time > MAX_CAUSAL {
-                let why =
-                    format!("self_attention {name}: {time} positions; with \"causal\", there may be {MAX_CAUSAL}");
-                return model.refuse(why);
-            }
-            x.self_attention(name, size("heads"), causal)
-        }
+        "self_attention" => x.self_attention(name, size("heads"), layer.truth("causal")),
         other => model.refuse(format!("there is no layer {other}")),
     }
 }

@@ -46,9 +46,13 @@ fn the_first_mistake_is_what_finish_says() {
         assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
         failure.message
     };
-    let cases: [Mistake; 6] = [
+    let cases: [Mistake; 7] = [
         (&|_, x| drop(x.lstm("l", 3)), "lstm: x has shape [?,4]; expected at least 3 dimensions"),
         (&|_, x| drop(x.dropout("d", 1.5)), "the share is 1.5"),
+        (
+            &|m, _| drop(m.placeholder("s", DType::F32, [None, Some(4097), Some(4)]).self_attention("a", 2, true)),
+            "self_attention a: 4097 positions; with causal, there may be 4096",
+        ),
         (&|m, x| m.on("/job:", || drop(x.exp())), "/job:"),
         (&|m, x| drop(x + m.constant(1i32)), "int32"),
         (&|_, x| drop(x.cast(DType::I32) * 0.5), "is int32, which cannot hold 0.5"),
