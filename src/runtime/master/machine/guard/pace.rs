@@ -10,6 +10,10 @@ pub(super) struct Pace {
     free: Option<(Nanos, u64)>,
     /// Nanoseconds that each of the last cuts cost, the newest first.
     costs: Vec<Nanos>,
+    /// The longest time that a step took which was not held.
+    longest: Nanos,
+    /// When steps were last held.
+    held: Nanos,
 }
 
 /// The number of cuts by which the cost of the next is estimated, and the place of the cost that counts among them, the least
@@ -17,7 +21,27 @@ pub(super) struct Pace {
 const SEEN: usize = 5;
 const PLACE: usize = 1;
 
+/// Steps that take several times as long as any before wait for each other.
+const TIMES_THE_LONGEST: Nanos = 3;
+
 impl Pace {
+    /// Steps are held.
+    pub fn held(&mut self, now: Nanos) {
+        self.held = now;
+    }
+
+    /// A step has ended that began, or had ended the one before it, at `since`. It counts unless it was held meanwhile.
+    pub fn step_done(&mut self, since: Nanos, now: Nanos) {
+        if since >= self.held {
+            self.longest = self.longest.max(now.saturating_sub(since));
+        }
+    }
+
+    /// The time within which a step under way ends if it does not wait for others; at least this.
+    pub fn patience(&self, least: Nanos) -> Nanos {
+        least.max(self.longest.saturating_mul(TIMES_THE_LONGEST))
+    }
+
     /// Whether steps were done since the last cut.
     pub fn has_worked(&self, steps: u64) -> bool {
         self.free.is_none_or(|(_, before)| steps != before)
@@ -65,6 +89,19 @@ mod tests {
             guard.spacing
         });
         assert_eq!(distances, [2 * SECOND, 4 * SECOND, 8 * SECOND, 33 * SECOND / 10, SECOND, 2 * SECOND]);
+    }
+
+    #[test]
+    fn a_step_has_three_times_the_longest_that_was_not_held() {
+        let mut pace = Pace::default();
+        pace.step_done(0, 2);
+        assert_eq!((pace.patience(3), pace.patience(10)), (6, 10));
+        // Held from 10 to 40, this one took longer than it does by itself.
+        pace.held(40);
+        pace.step_done(2, 45);
+        assert_eq!(pace.patience(3), 6);
+        pace.step_done(45, 50);
+        assert_eq!(pace.patience(3), 15);
     }
 
     #[test]
