@@ -21,6 +21,8 @@ pub(super) struct Pace {
 const SEEN: usize = 5;
 const PLACE: usize = 1;
 
+/// The distance of cuts grows at most to twice so many times the time that one takes, or to twice the last distance.
+const TIMES_ITS_OWN: Nanos = 8;
 /// Steps that take several times as long as any before wait for each other.
 const TIMES_THE_LONGEST: Nanos = 3;
 
@@ -69,10 +71,12 @@ impl Pace {
 }
 
 impl Guard {
-    /// The distance to the next cut if one costs this much: at most twice the last one, since a machine that is busy for a moment
-    /// is no reason for rare cuts.
-    pub fn spaced(&self, cost: Nanos) -> Nanos {
-        self.within_limits(cost.saturating_mul(SHARE).min(self.spacing.saturating_mul(2)))
+    /// The distance to the next cut if one costs this much, and the last took this time from its stand to its end. It is at most
+    /// twice the last one, since a machine that is busy for a moment is no reason for rare cuts; but cuts that take long by
+    /// themselves, over a slow link, are soon rare.
+    pub fn spaced(&self, cost: Nanos, took: Nanos) -> Nanos {
+        let longest = self.spacing.max(took.saturating_mul(TIMES_ITS_OWN)).saturating_mul(2);
+        self.within_limits(cost.saturating_mul(SHARE).min(longest))
     }
 }
 
@@ -85,10 +89,19 @@ mod tests {
         const SECOND: Nanos = 1_000_000_000;
         let mut guard = Guard::new(SECOND);
         let distances = [9, 9, 9, 1, 0, 1].map(|cost| {
-            guard.spacing = guard.spaced(cost * SECOND / 10);
+            guard.spacing = guard.spaced(cost * SECOND / 10, 0);
             guard.spacing
         });
         assert_eq!(distances, [2 * SECOND, 4 * SECOND, 8 * SECOND, 33 * SECOND / 10, SECOND, 2 * SECOND]);
+        // Those of a large state on a slow link take 10 s each, which they cost in full: two make them rare.
+        guard.spacing = SECOND;
+        let distances = [10, 10, 10].map(|cost| {
+            guard.spacing = guard.spaced(cost * SECOND, 10 * SECOND);
+            guard.spacing
+        });
+        assert_eq!(distances, [160 * SECOND, 320 * SECOND, 330 * SECOND]);
+        // One that costs nothing may take long.
+        assert_eq!(guard.spaced(0, 10 * SECOND), SECOND);
     }
 
     #[test]
