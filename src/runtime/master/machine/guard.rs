@@ -204,10 +204,7 @@ impl Guard {
 
     /// Steps may wait: for a cut, or for a lost task.
     fn holds(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Closing { .. } | Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_)
-        )
+        matches!(self.phase, Phase::Closing { .. } | Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_))
     }
 
     /// A step of a run has ended, whose step before ended `since` then, or which began then.
