@@ -340,18 +340,16 @@ impl Machine {
         guard.asks += 1;
         let ask = guard.asks;
         let mut parts = complete.parts.clone();
-        let (mut asks, mut restoring) = (
-            Vec::new(),
-            Restoring {
-                ask,
-                cut: complete.cut,
-                waits: BTreeSet::new(),
-                greets: BTreeSet::new(),
-                unready: BTreeSet::new(),
-                origins: BTreeMap::new(),
-                parts: Vec::new(),
-            },
-        );
+        let mut asks = Vec::new();
+        let mut restoring = Restoring {
+            ask,
+            cut: complete.cut,
+            waits: BTreeSet::new(),
+            greets: BTreeSet::new(),
+            unready: BTreeSet::new(),
+            origins: BTreeMap::new(),
+            parts: Vec::new(),
+        };
         for part in &mut parts {
             let Some(member) = cluster.member(&part.task) else {
                 recovery.stage = Stage::Waiting;
