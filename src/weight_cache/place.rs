@@ -3,11 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::Result;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Header, WeightCache, make_private, note_use, read_header, read_tensor};
@@ -83,12 +85,13 @@ impl WeightCache {
     }
 }
 
-/// Opens a file that is one: not a pipe, which would wait.
+/// Opens a file that is one. A pipe that has come into its place does not wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
-    File::open(path)
+    Ok(file)
 }
 
 fn read(path: &Path) -> io::Result<(Header, Place)> {
@@ -164,6 +167,10 @@ mod tests {
         fs::remove_dir(&file).unwrap();
         fs::rename(&away, &file).unwrap();
         assert_eq!(cache.get(&content).unwrap(), Some(value));
+        // Nor does a pipe in its place wait for a writer.
+        fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert_eq!(cache.get(&content).unwrap(), None);
         // A place that is damaged itself.
         fs::write(cache.place_of(&content), b"meshtfp\x01\xff\xff\xff\xff").unwrap();
         assert_eq!((cache.get(&content).unwrap(), entries(cache.folder()).unwrap()), (None, vec![]));

@@ -156,6 +156,11 @@ fn tasks_that_have_the_file_read_the_weights_there() {
     assert!(said.stdout.contains("copy.pb: 2 weights, 8.00 MB, read where they lie"), "{}", said.stdout);
     sandbox.run(&["cache", "clear"]).expect(0);
     assert!(copy.exists());
+    // A model that cannot be read is no other file: the others are read, and the command fails.
+    std::fs::write(sandbox.path("models/damaged.onnx"), "no model").expect("another file");
+    let said = sandbox.run(&["cache", "add", &folder]).expect(2);
+    assert!(said.stdout.contains("copy.pb: 2 weights"), "{}", said.stdout);
+    assert!(said.stderr.contains("damaged.onnx") && said.stderr.contains("notes.json"), "{}", said.stderr);
     let wrong = sandbox.file("readme.txt", "no model");
     let said = sandbox.run(&["cache", "add", &wrong]).expect(2);
     assert!(said.stderr.contains("readme.txt"), "{}", said.stderr);

@@ -10,12 +10,13 @@ use meshtf::protocol::Content;
 use meshtf::protocol::constants::{MIN_KEPT_BYTES, is_kept};
 use meshtf::weight_cache::WeightCache;
 use meshtf::weight_cache::place::Place;
-use meshtf_graph::Attr;
+use meshtf_graph::{Attr, Graph};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::counted;
 use serde_json::json;
 
 use super::super::inputs::read_noting;
+use super::super::paint::{complain, mention};
 use super::super::{Trouble, output};
 use super::fields::fields;
 use super::{CacheArgs, shown};
@@ -23,15 +24,16 @@ use super::{CacheArgs, shown};
 /// Bytes that are compared at first, and then at a time.
 const FIRST: usize = 1 << 10;
 const AT_ONCE: usize = 1 << 20;
-/// The ends of the names of models in a folder.
+/// The ends of the names of models in a folder, and those of them that files of other kinds have, too.
 const MODELS: [&str; 4] = ["onnx", "pb", "meta", "json"];
+const OTHERS_TOO: [&str; 2] = ["pb", "json"];
 
 /// Make nodes of this machine read the weights of models in their files
 ///
 /// A node that is asked to run such a model then has its weights already, and they are not sent. Those that lie in the file as
 /// the graph needs them are read there; others, such as filters that are stored in another order, are copied into the folder of
 /// `meshtf cache`, within its limit. A weight that is read is compared with its content: a file may change or go, and the weight
-/// is sent then. A node with --cache off reads none.
+/// is sent then. A node with --cache off reads none. Of a folder, all models are read that can be: a line names each other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -66,30 +68,71 @@ struct Added {
 pub(super) fn add(args: &Args) -> Result<(), Trouble> {
     let cache =
         args.cache.cache().ok_or_else(|| Trouble::input("--cache off keeps no weights, and no places of them"))?;
-    let mut all = Vec::new();
+    let mut all: Vec<Added> = Vec::new();
+    let mut copies = Copies::default();
+    let mut failed = None;
     for file in &args.files {
         let models = models(file)?;
-        let is_one = models.len() == 1;
-        let (mut added, mut failed) = (0, None);
-        for model in models {
-            match add_model(&model, args.signature.as_deref(), &cache) {
-                Ok(one) => {
-                    all.push(one);
-                    added += 1;
+        let (is_one, before) = (models.len() == 1, all.len());
+        let mut no_model = None;
+        for path in models {
+            match read_model(&path, args.signature.as_deref()) {
+                Ok(model) => {
+                    let added = add_model(&path, model, &cache, (all.len(), &mut copies))?;
+                    all.push(added);
                 }
-                // A folder may have other files of such names.
-                Err(trouble) if !is_one => failed = failed.or(Some(trouble)),
-                Err(trouble) => return Err(trouble),
+                Err(trouble) if is_one => return Err(trouble),
+                Err(trouble) if may_be_another(&path) => {
+                    mention(format_args!("left out, since it is read as no model: {trouble}"));
+                    no_model = no_model.or(Some(trouble));
+                }
+                Err(trouble) => {
+                    complain(&trouble);
+                    failed = failed.or(Some(trouble.exit));
+                }
             }
         }
-        if let Some(trouble) = failed.filter(|_| added == 0) {
+        if let Some(trouble) = no_model.filter(|_| all.len() == before && failed.is_none()) {
             return Err(trouble);
         }
     }
+    copies.settle(&cache, &mut all);
     if args.json {
-        return output::json_value(&all.iter().map(described).collect());
+        output::json_value(&all.iter().map(described).collect())?;
+    } else {
+        all.iter().try_for_each(|one| output::line(&line(one, cache.folder())))?;
     }
-    all.iter().try_for_each(|one| output::line(&line(one, cache.folder())))
+    match failed {
+        Some(exit) => Err(Trouble::new(exit, "not all models were read")),
+        None => Ok(()),
+    }
+}
+
+/// Whether a file in a folder may be of another kind than a model, though its name ends as one's.
+fn may_be_another(path: &Path) -> bool {
+    path.is_file() && path.extension().is_some_and(|end| OTHERS_TOO.iter().any(|own| end == *own))
+}
+
+/// The constants that were copied, by the place of their model, with their bytes.
+#[derive(Default)]
+struct Copies {
+    all: Vec<(usize, Content, u64)>,
+    bytes: u64,
+}
+
+impl Copies {
+    fn has(&self, content: &Content) -> bool {
+        self.all.iter().any(|(_, known, _)| known == content)
+    }
+
+    /// Those that are not there any more were none: each copy may have taken the room of one before, or another process may have.
+    fn settle(&self, cache: &WeightCache, all: &mut [Added]) {
+        for (place, _, bytes) in self.all.iter().filter(|(_, content, _)| !cache.has(content)) {
+            let Some(Added { copied, too_large, .. }) = all.get_mut(*place) else { continue };
+            *copied = (copied.0 - 1, copied.1 - bytes);
+            *too_large = (too_large.0 + 1, too_large.1 + bytes);
+        }
+    }
 }
 
 /// The models that an argument denotes.
@@ -117,7 +160,8 @@ fn models(path: &Path) -> Result<Vec<PathBuf>, Trouble> {
     Ok(models)
 }
 
-fn add_model(path: &Path, signature: Option<&str>, cache: &WeightCache) -> Result<Added, Trouble> {
+/// The graph of a model, and the parts of files in which its constants may lie.
+fn read_model(path: &Path, signature: Option<&str>) -> Result<(Graph, Places), Trouble> {
     let mut parts: Vec<(PathBuf, u64, usize)> = Vec::new();
     let mut note = |file: &Path, from: u64, bytes: usize| {
         if bytes >= MIN_KEPT_BYTES {
@@ -131,7 +175,15 @@ fn add_model(path: &Path, signature: Option<&str>, cache: &WeightCache) -> Resul
         fields(&bytes, MIN_KEPT_BYTES).into_iter().map(|field| (file.clone(), field.start as u64, field.len())),
     );
     drop(bytes);
-    let mut places = Places::of(parts);
+    Ok((graph, Places::of(parts)))
+}
+
+fn add_model(
+    path: &Path,
+    (graph, mut places): (Graph, Places),
+    cache: &WeightCache,
+    (number, copies): (usize, &mut Copies),
+) -> Result<Added, Trouble> {
     let mut added = Added { file: path.to_owned(), ..Added::default() };
     let mut known: HashSet<Content> = HashSet::new();
     for (_, node) in graph.nodes() {
@@ -141,7 +193,7 @@ fn add_model(path: &Path, signature: Option<&str>, cache: &WeightCache) -> Resul
             let content = Content::of(constant);
             if known.insert(content) {
                 let place = places.of_elements(elements);
-                keep(cache, (&content, &node.name, constant), place, &mut added)?;
+                keep(cache, (&content, &node.name, constant), place, &mut added, (number, copies))?;
             }
         }
     }
@@ -154,17 +206,25 @@ fn keep(
     (content, node, constant): (&Content, &str, &Tensor),
     place: Option<Place>,
     added: &mut Added,
+    (number, copies): (usize, &mut Copies),
 ) -> Result<(), Trouble> {
+    let bytes = constant.byte_len() as u64;
     let count = match &place {
         Some(place) => cache.put_place(content, node, constant, place).map(|()| &mut added.there),
+        // Others would take the room of those that were copied just now.
+        None if !copies.has(content) && copies.bytes.saturating_add(bytes) > cache.limit() => Ok(&mut added.too_large),
         None => cache.put(content, node, constant).map(|()| match cache.has(content) {
-            true => &mut added.copied,
+            true => {
+                copies.bytes += if copies.has(content) { 0 } else { bytes };
+                copies.all.push((number, *content, bytes));
+                &mut added.copied
+            }
             false => &mut added.too_large,
         }),
     };
     let count = count.map_err(|error| Trouble::input(format!("{}: {error}", cache.folder().display())))?;
     count.0 += 1;
-    count.1 += constant.byte_len() as u64;
+    count.1 += bytes;
     Ok(())
 }
 
@@ -247,4 +307,31 @@ fn line(added: &Added, folder: &Path) -> String {
         parts.push(format!("no weights of {} or more", shown(MIN_KEPT_BYTES as u64)));
     }
     format!("{}: {}", added.file.display(), parts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf::weight_cache::clear;
+    use temp_dir::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_takes_the_room_of_no_other() {
+        let folder = TempDir::new().unwrap();
+        let cache = WeightCache::at(folder.child("cache"), 200_000);
+        let (mut added, mut copies) = (Added::default(), Copies::default());
+        for value in 0..3u8 {
+            let value = Tensor::vector(vec![value; 80_000]);
+            let content = Content::of(&value);
+            keep(&cache, (&content, "w", &value), None, &mut added, (0, &mut copies)).unwrap();
+        }
+        let mut all = [added];
+        copies.settle(&cache, &mut all);
+        assert_eq!((all[0].copied, all[0].too_large), ((2, 160_000), (1, 80_000)));
+        // Others have removed them meanwhile.
+        clear(cache.folder()).unwrap();
+        copies.settle(&cache, &mut all);
+        assert_eq!((all[0].copied, all[0].too_large), ((0, 0), (3, 240_000)));
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use meshtf::mesh::MeshError;
 use meshtf::node::{Node, NodeConfig, NodeError};
@@ -13,6 +14,9 @@ use tokio::sync::oneshot;
 use super::{Args, Doors, LEAVE_LIMIT, LOG, Serving, Stop, named, serve_until};
 use crate::cli::signals::Signals;
 use crate::cli::{Exit, Outcome, Trouble, output};
+
+/// The pause after a failure before the next lost task is looked for: doubled each time, up to the second.
+const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
 /// Takes the name of one lost task after another: as long as it holds one, it is a node like any other. If somebody else takes
 /// the name first, it waits for the next.
@@ -41,8 +45,19 @@ pub(super) async fn beside(args: &Args, name: &Task, budget: Arc<Budget>, signal
             serve_until(serving, signals, async |_: &Arc<Node>| Ok(Doors::default()), std::future::pending()).await
         };
         let says = |_: &dyn Display| Ok(());
-        if let Err(trouble) = take_names(args, &budget, &mut own_signals, says, serves).await {
-            tracing::warn!(target: LOG, "{} takes no lost task over any more: {}", name.short(), trouble);
+        let mut pause = None;
+        loop {
+            let since = Instant::now();
+            // Without a failure, a signal came.
+            let Err(trouble) = take_names(args, &budget, &mut own_signals, says, serves).await else { return };
+            let next = pause_after(pause, since.elapsed());
+            pause = Some(next);
+            let name = name.short();
+            tracing::warn!(target: LOG, "{name} takes no lost task over for {} s: {trouble}", next.as_secs());
+            tokio::select! {
+                () = tokio::time::sleep(next) => {}
+                _ = own_signals.next() => return,
+            }
         }
     };
     let own = named(args, name, Arc::clone(&budget), signals, async || {
@@ -83,6 +98,12 @@ async fn take_names(
             other => return Ok(other?),
         }
     }
+}
+
+/// The pause after a failure that came after this time, and the pause before it.
+fn pause_after(before: Option<Duration>, lasted: Duration) -> Duration {
+    let [first, longest] = PAUSES;
+    before.filter(|_| lasted < longest).map_or(first, |before| longest.min(2 * before))
 }
 
 /// An address at the same host, at a port that is free: `HOST:PORT` or a multiaddr.
@@ -128,6 +149,17 @@ async fn lost_task(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_minute_and_begin_anew_after_one_that_held() {
+        let mut pause = None;
+        let seconds = [0, 0, 59, 1, 1, 1, 60, 0].map(|lasted| {
+            let next = pause_after(pause, Duration::from_secs(lasted));
+            pause = Some(next);
+            next.as_secs()
+        });
+        assert_eq!(seconds, [2, 4, 8, 16, 32, 60, 2, 4]);
+    }
 
     #[test]
     fn a_second_task_listens_at_the_same_host_at_a_free_port() {

@@ -29,8 +29,8 @@ const AT_ONCE: usize = 2;
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// More than what keeps a link alive.
 const LEAST_BYTES: u64 = 256 << 10;
-/// A holder that has to ask another one is silent meanwhile: so much longer for each of these bytes.
-const PASSED_ON_BYTES: usize = 128 << 10;
+/// The master is silent while the client, which it asks, sends: it gives up a silent one itself, so it has so many times as long.
+const TIMES_FOR_MASTER: u32 = 30;
 
 /// The way to constants that are not in memory.
 #[derive(Clone)]
@@ -158,9 +158,7 @@ impl Fetch {
                 asked.push_back((part, self.client.inquire(holder, inquiry, Vec::new())?));
             }
             let Some((part, asked)) = asked.pop_front() else { return Ok(()) };
-            let bytes = part.iter().map(|one| one.bytes()).fold(0usize, usize::saturating_add);
-            let longer = if passes_on { (bytes / PASSED_ON_BYTES) as u64 } else { 0 };
-            let limit = self.max_silence.saturating_add(Duration::from_secs(longer));
+            let limit = self.max_silence.saturating_mul(if passes_on { TIMES_FOR_MASTER } else { 1 });
             let Some(answer) = wait_for(&self.client, holder, asked, limit, is_wanted) else {
                 return Err(if is_wanted() { silent(holder, limit) } else { not_wanted() });
             };

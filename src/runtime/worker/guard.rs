@@ -17,6 +17,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
+use meshtf_tensor::memory::{Budget, Bytes};
 
 use self::outgoing::Body;
 pub(super) use self::outgoing::Parcels;
@@ -235,7 +236,7 @@ impl Guards {
         from: &Peer,
         session: SessionId,
         (cut, base): (Cut, Option<Cut>),
-        chunk: Chunk,
+        chunk: Result<Chunk>,
     ) -> Option<(Peer, Result<bool>)> {
         let guarded = self.0.get_mut(&session)?;
         let cuts = guarded.wards.get_mut(from)?;
@@ -253,7 +254,7 @@ impl Guards {
             Some(Ward::Kept(states)) => Some(states),
             _ => None,
         });
-        let taken = incoming.take(session, chunk, base);
+        let taken = chunk.and_then(|chunk| incoming.take(session, chunk, base));
         match taken {
             Ok(true) => drop(cuts.insert(cut, Ward::Kept(incoming.states))),
             Ok(false) => drop(cuts.insert(cut, Ward::Coming(incoming))),
@@ -402,8 +403,10 @@ impl State {
                 }
             }
             ToGuard::Keep { session, cut, base, chunk: number, chunks, resources } => {
+                // The chunk is in use already: another one may be on its way.
+                let room = leaves_room(self.resources.budget(), tensors.iter().map(Tensor::byte_len).sum());
                 let chunk = Chunk { number, of: chunks, resources, tensors };
-                let kept = lock(&self.guards).keep(from, session, (cut, base), chunk);
+                let kept = lock(&self.guards).keep(from, session, (cut, base), room.map(|()| chunk));
                 let Some((master, kept)) = kept else { return };
                 if kept.is_ok() {
                     self.took(from, session, Parcel::Cut(cut), number);
@@ -495,6 +498,22 @@ impl State {
         self.send_chunks(session, (to, Parcel::Ask(ask)), (cut, None), chunks);
         Ok(())
     }
+}
+
+/// Whether a quarter of the memory stays free beside a copy of this many bytes: steps that fitted do so with a guard, too.
+///
+/// # Errors
+/// ResourceExhausted if less does.
+fn leaves_room(budget: &Budget, bytes: usize) -> Result<()> {
+    let (Some(limit), Some(free)) = (budget.limit(), budget.free()) else { return Ok(()) };
+    if free.saturating_sub(bytes) >= limit / 4 {
+        return Ok(());
+    }
+    let (copy, used, limit) = (Bytes(bytes), Bytes(limit.saturating_sub(free)), Bytes(limit));
+    let why = format!(
+        "a copy of {copy} would leave less than a quarter of the memory for steps: {used} of {limit} (--memory) are in use"
+    );
+    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 fn not_wanted() -> Failure {

@@ -13,6 +13,7 @@ use meshtf_graph::plan::{PlanOptions, Signature, plan};
 use meshtf_graph::{Graph, read};
 use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceKind};
 use meshtf_tensor::ids::Incarnation;
+use meshtf_tensor::memory::Budget;
 
 use super::*;
 use crate::protocol::{Cluster, Constants, DeviceInfo, Member, Message};
@@ -81,7 +82,7 @@ fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>, Fetch) -
     let (sender, sent) = channel();
     let network = Arc::new(Network { sent: Mutex::new(sender), whims: Mutex::default(), changed: Condvar::new() });
     let task = Task::new("t", 0);
-    let resources = Arc::new(Resources::new());
+    let resources = Arc::new(Resources::new().within(Budget::current()));
     let client = Requests::new(network.clone(), Weights::in_memory());
     let fetch = Fetch::new(Arc::clone(&client));
     let (worker, with) = make(task.clone(), network.clone(), resources.clone(), fetch);

@@ -35,7 +35,7 @@ const ANSWERED_WITHIN: Nanos = 60_000_000_000;
 const SHARE: Nanos = 33;
 /// The longest distance between two cuts.
 pub(super) const MAX_SPACING: Nanos = 600_000_000_000;
-/// When a cut is due of a session without a run of several steps.
+/// When a cut is due of a session that has made no run but one of one step.
 const NEVER: Nanos = Nanos::MAX;
 /// Most different notices of one session.
 const MAX_NOTES: usize = 64;
@@ -202,14 +202,27 @@ impl Guard {
         }
     }
 
+    /// Steps may wait: for a cut, or for a lost task.
+    fn holds(&self) -> bool {
+        matches!(self.phase, Phase::Closing { .. } | Phase::Draining { .. } | Phase::Copying { .. } | Phase::Lost(_))
+    }
+
+    /// A step of a run has ended, whose step before ended `since` then, or which began then.
+    pub fn step_done(&mut self, since: Nanos, now: Nanos) {
+        if !self.holds() {
+            self.pace.step_done(since, now);
+        }
+    }
+
     /// The next request waits until the lost task is back.
     pub fn is_lost(&self) -> bool {
         matches!(self.phase, Phase::Lost(_))
     }
 
-    /// A run of this many steps begins. `is_guarded`: it can be computed again; `has_room`: so can all since the newest cut.
-    pub fn begins(&mut self, steps: u64, (is_guarded, has_room): (bool, bool), now: Nanos) {
-        if self.due == NEVER && steps > 1 {
+    /// A run begins. `is_one_of_many`: it has several steps, or the session had some before; `is_guarded`: it can be computed
+    /// again; `has_room`: so can all since the newest cut.
+    pub fn begins(&mut self, is_one_of_many: bool, (is_guarded, has_room): (bool, bool), now: Nanos) {
+        if self.due == NEVER && is_one_of_many {
             self.due = now.saturating_add(self.distance);
         }
         if !is_guarded {
@@ -319,6 +332,9 @@ impl Machine {
         let now = self.now;
         let steps = self.steps_done;
         let Some(guard) = &mut self.guard else { return };
+        if guard.holds() {
+            guard.pace.held(now);
+        }
         match &guard.phase {
             Phase::Steps if !guard.is_replaying && now >= guard.due => {
                 // Without a step since, the newest cut is the state of now.

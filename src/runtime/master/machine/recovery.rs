@@ -340,18 +340,16 @@ impl Machine {
         guard.asks += 1;
         let ask = guard.asks;
         let mut parts = complete.parts.clone();
-        let (mut asks, mut restoring) = (
-            Vec::new(),
-            Restoring {
-                ask,
-                cut: complete.cut,
-                waits: BTreeSet::new(),
-                greets: BTreeSet::new(),
-                unready: BTreeSet::new(),
-                origins: BTreeMap::new(),
-                parts: Vec::new(),
-            },
-        );
+        let mut asks = Vec::new();
+        let mut restoring = Restoring {
+            ask,
+            cut: complete.cut,
+            waits: BTreeSet::new(),
+            greets: BTreeSet::new(),
+            unready: BTreeSet::new(),
+            origins: BTreeMap::new(),
+            parts: Vec::new(),
+        };
         for part in &mut parts {
             let Some(member) = cluster.member(&part.task) else {
                 recovery.stage = Stage::Waiting;
@@ -370,9 +368,12 @@ impl Machine {
             restoring.unready.insert(part.peer.clone());
             restoring.origins.insert(part.peer.clone(), (from.clone(), part.ward.clone()));
             if !guard.served.contains_key(&part.peer) {
-                guard.served.insert(part.peer.clone(), Vec::new());
+                // One whose answer was awaited as the task was lost may have copies of others, which it is to keep.
+                let kept = complete.parts.iter().filter(|one| one.buddy.peer == part.peer);
+                let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
+                guard.served.insert(part.peer.clone(), of.clone());
                 restoring.greets.insert(part.peer.clone());
-                asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of: Vec::new() }));
+                asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of }));
             } else {
                 asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from }));
             }

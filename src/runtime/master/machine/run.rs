@@ -375,7 +375,7 @@ impl Machine {
         let feeds = Feeds::of(std::mem::take(&mut ask.feeds), plan.signature.feeds.len(), ask.steps);
         if let Some(guard) = &mut self.guard {
             let has_room = guard.journal.begin(request, &plan.signature, &feeds, ask.steps, (ask.every, ask.watched));
-            guard.begins(ask.steps, (is_guarded, has_room), self.now);
+            guard.begins(ask.steps > 1 || self.steps_done > 0, (is_guarded, has_room), self.now);
         }
         let mut run = ClientRun {
             request,
@@ -496,6 +496,9 @@ impl Machine {
         self.steps_done += done;
         if done > 0 {
             self.step_times.add(done, now.saturating_sub(run.last_done));
+            if let Some(guard) = &mut self.guard {
+                guard.step_done(run.last_done, now);
+            }
             run.last_done = now;
         }
         if let Some(plan) = self.plans.get_mut(run.plan).filter(|_| done > 0) {

@@ -12,7 +12,7 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
 use super::super::State;
-use super::{Expected, Incoming, MAX_BYTES, MAX_TENSORS, Own, RANDOM, States, chunks};
+use super::{Expected, Incoming, MAX_BYTES, MAX_TENSORS, Own, RANDOM, States, chunks, leaves_room};
 use crate::protocol::Peer;
 use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, Parcel};
 
@@ -81,7 +81,7 @@ impl State {
             states.insert(of_random_numbers(session, device.name()), Arc::new(saved));
         }
         // A step that writes to a tensor whose elements are in a copy copies them first.
-        self.resources.budget().admit(states.values().map(|saved| saved.bytes()).sum())?;
+        leaves_room(self.resources.budget(), states.values().map(|saved| saved.bytes()).sum())?;
         why.truncate(MAX_COPIED_NAMES);
         let named = states.iter().filter(|(_, saved)| saved.kind != RANDOM);
         let copied = Copied {

@@ -319,3 +319,32 @@ fn a_chunk_is_taken_while_a_state_is_put_back() {
     drop(guards);
     assert_eq!(sent(&bench), ["buddy: 1 of 3 of cut 1"]);
 }
+
+#[test]
+fn a_copy_leaves_a_quarter_of_the_memory_to_steps() {
+    // Three variables of 40 MiB each, whose copies take as much.
+    for (mebibytes, fits) in [(161, true), (159, false)] {
+        let (bench, queued) = Budget::of(mebibytes << 20).run(of_large_variables);
+        bench.tell(MASTER, ToGuard::Serve { session: GUARDED, ask: 2, of: vec![Peer::new("ward")] }.into());
+        bench.next();
+        bench.tell(MASTER, ToGuard::Copy { session: GUARDED, cut: 1, base: None, buddy: Peer::new("buddy") }.into());
+        bench.worker.guard_next(&queued);
+        let (_, message) = bench.next();
+        let Message::ToMaster(ToMaster::Guard { report: GuardReport::Copied { result, .. }, .. }) = message else {
+            panic!("{message:?}")
+        };
+        assert_eq!(result.map(drop).map_err(|failure| failure.code), fits.then_some(()).ok_or(Code::ResourceExhausted));
+        // So does one of another task.
+        bench.sent.try_iter().for_each(drop);
+        let keep = ToGuard::Keep { session: GUARDED, cut: 1, base: None, chunk: 0, chunks: 1, resources: vec![] };
+        let tensors = vec![Tensor::vector(vec![0u8; 120 << 20])];
+        bench.worker.deliver(&Peer::new("ward"), keep.into(), tensors);
+        bench.worker.guard_next(&queued);
+        let kept = bench.sent.try_iter().find_map(|(_, message)| match message {
+            Message::ToMaster(ToMaster::Guard { report: GuardReport::Kept { result, .. }, .. }) => Some(result),
+            _ => None,
+        });
+        let kept = kept.expect("the master learns of it").map_err(|failure| failure.code);
+        assert_eq!(kept, fits.then_some(()).ok_or(Code::ResourceExhausted), "{mebibytes} MiB");
+    }
+}

@@ -52,7 +52,7 @@ impl Machine {
             self.happened.push(Event::Guarded { session: id, what });
         }
         let cost = guard.pace.after(taking.stood, (now, steps));
-        guard.spacing = guard.spaced(cost);
+        guard.spacing = guard.spaced(cost, now.saturating_sub(taking.stood.0));
         guard.due = guard.due.max(now.saturating_add(guard.spacing));
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();

@@ -13,7 +13,7 @@ const CLOSES_WITHIN: Nanos = 10_000_000_000;
 const MOVES_WITHIN: Nanos = 250_000_000;
 /// How long no step may end before steps of other runs begin for the sake of those under way.
 const STILL_FOR: Nanos = 100_000_000;
-/// How long runs that may wait for each other are held for a cut.
+/// How long runs that may wait for each other are held for a cut at least.
 const HELD_AT_MOST: Nanos = 3_000_000_000;
 
 impl Machine {
@@ -127,7 +127,7 @@ impl Machine {
             *since = now;
             return;
         }
-        if now.saturating_sub(*since) >= HELD_AT_MOST && self.runs.len() > 1 {
+        if now.saturating_sub(*since) >= guard.pace.patience(HELD_AT_MOST) && self.runs.len() > 1 {
             return self.abandon("the runs of the session that are under way wait for each other");
         }
         if now.saturating_sub(*since) < STILL_FOR {

@@ -10,6 +10,10 @@ pub(super) struct Pace {
     free: Option<(Nanos, u64)>,
     /// Nanoseconds that each of the last cuts cost, the newest first.
     costs: Vec<Nanos>,
+    /// The longest time that a step took which was not held.
+    longest: Nanos,
+    /// When steps were last held.
+    held: Nanos,
 }
 
 /// The number of cuts by which the cost of the next is estimated, and the place of the cost that counts among them, the least
@@ -17,7 +21,29 @@ pub(super) struct Pace {
 const SEEN: usize = 5;
 const PLACE: usize = 1;
 
+/// The distance of cuts grows at most to twice so many times the time that one takes, or to twice the last distance.
+const TIMES_ITS_OWN: Nanos = 8;
+/// Steps that take several times as long as any before wait for each other.
+const TIMES_THE_LONGEST: Nanos = 3;
+
 impl Pace {
+    /// Steps are held.
+    pub fn held(&mut self, now: Nanos) {
+        self.held = now;
+    }
+
+    /// A step has ended that began, or had ended the one before it, at `since`. It counts unless it was held meanwhile.
+    pub fn step_done(&mut self, since: Nanos, now: Nanos) {
+        if since >= self.held {
+            self.longest = self.longest.max(now.saturating_sub(since));
+        }
+    }
+
+    /// The time within which a step under way ends if it does not wait for others; at least this.
+    pub fn patience(&self, least: Nanos) -> Nanos {
+        least.max(self.longest.saturating_mul(TIMES_THE_LONGEST))
+    }
+
     /// Whether steps were done since the last cut.
     pub fn has_worked(&self, steps: u64) -> bool {
         self.free.is_none_or(|(_, before)| steps != before)
@@ -45,10 +71,12 @@ impl Pace {
 }
 
 impl Guard {
-    /// The distance to the next cut if one costs this much: at most twice the last one, since a machine that is busy for a moment
-    /// is no reason for rare cuts.
-    pub fn spaced(&self, cost: Nanos) -> Nanos {
-        self.within_limits(cost.saturating_mul(SHARE).min(self.spacing.saturating_mul(2)))
+    /// The distance to the next cut if one costs this much, and the last took this time from its stand to its end. It is at most
+    /// twice the last one, since a machine that is busy for a moment is no reason for rare cuts; but cuts that take long by
+    /// themselves, over a slow link, are soon rare.
+    pub fn spaced(&self, cost: Nanos, took: Nanos) -> Nanos {
+        let longest = self.spacing.max(took.saturating_mul(TIMES_ITS_OWN)).saturating_mul(2);
+        self.within_limits(cost.saturating_mul(SHARE).min(longest))
     }
 }
 
@@ -61,10 +89,32 @@ mod tests {
         const SECOND: Nanos = 1_000_000_000;
         let mut guard = Guard::new(SECOND);
         let distances = [9, 9, 9, 1, 0, 1].map(|cost| {
-            guard.spacing = guard.spaced(cost * SECOND / 10);
+            guard.spacing = guard.spaced(cost * SECOND / 10, 0);
             guard.spacing
         });
         assert_eq!(distances, [2 * SECOND, 4 * SECOND, 8 * SECOND, 33 * SECOND / 10, SECOND, 2 * SECOND]);
+        // Those of a large state on a slow link take 10 s each, which they cost in full: two make them rare.
+        guard.spacing = SECOND;
+        let distances = [10, 10, 10].map(|cost| {
+            guard.spacing = guard.spaced(cost * SECOND, 10 * SECOND);
+            guard.spacing
+        });
+        assert_eq!(distances, [160 * SECOND, 320 * SECOND, 330 * SECOND]);
+        // One that costs nothing may take long.
+        assert_eq!(guard.spaced(0, 10 * SECOND), SECOND);
+    }
+
+    #[test]
+    fn a_step_has_three_times_the_longest_that_was_not_held() {
+        let mut pace = Pace::default();
+        pace.step_done(0, 2);
+        assert_eq!((pace.patience(3), pace.patience(10)), (6, 10));
+        // Held from 10 to 40, this one took longer than it does by itself.
+        pace.held(40);
+        pace.step_done(2, 45);
+        assert_eq!(pace.patience(3), 6);
+        pace.step_done(45, 50);
+        assert_eq!(pace.patience(3), 15);
     }
 
     #[test]

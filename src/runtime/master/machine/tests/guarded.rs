@@ -194,20 +194,25 @@ fn no_copy_is_taken_before_the_steps_have_run_for_a_while() {
     let mut script = asleep();
     let (plan, pieces) = script.planned("y", false, 0);
     let cluster = script.cluster.clone();
-    // Runs of one step, as a person makes them.
-    for step in 1..=5 {
-        let sent = script.run(plan, 1, false, step * SECOND);
-        assert_eq!(started(&sent), [("worker 0", step, 1), ("worker 1", step, 1)]);
-        script.done(&pieces, step, step * SECOND);
-        let sent = script.on(SessionEvent::Tick { cluster: &cluster }, (step + 100) * SECOND);
-        assert_eq!((asked(&sent), script.journal()), (vec![], 0));
+    // A run of one step alone.
+    let sent = script.run(plan, 1, false, SECOND);
+    assert_eq!(started(&sent), [("worker 0", 1, 1), ("worker 1", 1, 1)]);
+    script.done(&pieces, 1, SECOND);
+    let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 100 * SECOND);
+    assert_eq!((asked(&sent), script.journal()), (vec![], 0));
+    // From the second on they are the steps of a training, even if each is a run of its own.
+    for (steps, step) in [(1, 2), (3, 2)] {
+        let mut script = asleep();
+        let (plan, pieces) = script.planned("y", false, 0);
+        script.run(plan, 1, false, SECOND);
+        script.done(&pieces, 1, SECOND);
+        let sent = script.run(plan, steps, false, 200 * SECOND);
+        assert_eq!(started(&sent), [("worker 0", step, steps), ("worker 1", step, steps)]);
+        let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND - 1);
+        assert_eq!(asked(&sent), []);
+        let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND);
+        assert_eq!(asked(&sent).len(), 2, "{sent:?}");
     }
-    let sent = script.run(plan, 3, false, 200 * SECOND);
-    assert_eq!(started(&sent), [("worker 0", 6, 3), ("worker 1", 6, 3)]);
-    let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND - 1);
-    assert_eq!(asked(&sent), []);
-    let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND);
-    assert_eq!(asked(&sent).len(), 2, "{sent:?}");
 }
 
 #[test]

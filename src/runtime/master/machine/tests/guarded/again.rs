@@ -48,6 +48,21 @@ impl Script {
 }
 
 #[test]
+fn a_task_whose_answer_was_awaited_at_a_loss_keeps_its_copies() {
+    let (mut script, _) = Script::of_ten_steps();
+    // As after a loss while it was asked to serve: whether it was is not known.
+    script.machine.guard.as_mut().unwrap().forget(&worker(0));
+    let asked = asked(&script.back(2 * SECOND));
+    let served = |name: &str| {
+        asked.iter().find_map(|(to, message)| match message {
+            ToGuard::Serve { of, .. } if to.as_str() == name => Some(of.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!((served("worker 0"), served("other")), (Some(vec![worker(1)]), Some(vec![])));
+}
+
+#[test]
 fn a_session_that_goes_back_again_and_again_waits_longer_each_time() {
     let (mut script, _) = Script::of_ten_steps();
     let sent = script.back(2 * SECOND);
