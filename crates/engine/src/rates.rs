@@ -6,7 +6,6 @@ use meshtf_graph::{Attr, Attrs, OutputType};
 use meshtf_kernels::{Inputs, KernelNode};
 use meshtf_tensor::device::Rates;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Tensor};
 use smallvec::smallvec;
 
@@ -18,9 +17,6 @@ const TIME: Duration = Duration::from_millis(10);
 const ROUNDS: (usize, usize) = (3, 5);
 /// Calls in a row, each on the result of the one before.
 const CALLS: u32 = 4;
-/// The rows and columns of a matrix that the caches of a processor do not hold: 64 MiB.
-const LARGE: usize = 4096;
-
 /// Measures a device for some tens of milliseconds; `None` if the times are not plausible. While the machine has other work,
 /// the rates are lower.
 ///
@@ -29,40 +25,21 @@ const LARGE: usize = 4096;
 pub fn measure(engine: &dyn Engine) -> Result<Option<Rates>> {
     // On a processor, so little that the memory of an idle node does not grow; on a GPU, more than its launches take.
     let (size, len) = if engine.computes_here() { (256, 256 << 10) } else { (2048, 32 << 20) };
-    let matrix = square(size);
-    let product = fastest(engine, "MatMul", &matrix, &matrix)?;
-    let vector = Tensor::vector(vec![0f32; len]);
-    let sum = fastest(engine, "Add", &vector, &vector)?;
+    let matrix = Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size]);
+    let product = fastest(engine, "MatMul", &matrix)?;
+    let sum = fastest(engine, "Add", &Tensor::vector(vec![0f32; len]))?;
     let (Some(product), Some(sum)) = (product, sum) else { return Ok(None) };
     // Two tensors are read, and one is written.
     let bytes = per_second(3 * len * size_of::<f32>(), sum);
-    let streamed = if engine.computes_here() { streamed(engine)? } else { Some(bytes) };
-    Ok(Some(Rates { multiply_adds: per_second(size * size * size, product), bytes, streamed }))
-}
-
-/// Bytes a second of a matrix that no cache holds; `None` if there is no memory to spare for it, or if it could not be told from
-/// noise.
-fn streamed(engine: &dyn Engine) -> Result<Option<u64>> {
-    let bytes = LARGE * LARGE * size_of::<f32>();
-    if Budget::current().free().is_some_and(|free| free < 8 * bytes) {
-        return Ok(None);
-    }
-    let row = Tensor::from_vec([1, LARGE], vec![1f32; LARGE]);
-    let time = fastest(engine, "MatMul", &row, &square(LARGE))?;
-    Ok(time.map(|time| per_second(bytes, time)))
-}
-
-fn square(size: usize) -> Tensor {
-    Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size])
+    Ok(Some(Rates { multiply_adds: per_second(size * size * size, product), bytes }))
 }
 
 fn per_second(amount: usize, time: Duration) -> u64 {
     (amount as f64 / time.as_secs_f64().max(1e-9)) as u64
 }
 
-/// The least time that a call of this op took on two tensors like these, of which the first has the shape of the result; `None`
-/// if it could not be told from noise.
-fn fastest(engine: &dyn Engine, op: &str, left: &Tensor, right: &Tensor) -> Result<Option<Duration>> {
+/// The least time that a call of this op took on two tensors like this one; `None` if it could not be told from noise.
+fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Duration>> {
     let mut attrs = Attrs::from([("T", Attr::Type(DType::F32))]);
     if op == "MatMul" {
         attrs.set("transpose_a", Attr::Bool(false));
@@ -85,9 +62,9 @@ fn fastest(engine: &dyn Engine, op: &str, left: &Tensor, right: &Tensor) -> Resu
         let inputs = values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?;
         host(inputs)?.pop().map(Value::Host).ok_or_else(no_output)
     };
-    let right = engine.upload(right.clone())?;
+    let right = engine.upload(operand.clone())?;
     let mut timed = |calls: u32| -> Result<Duration> {
-        let mut left = engine.upload(left.clone())?;
+        let mut left = engine.upload(operand.clone())?;
         let start = Instant::now();
         for _ in 0..calls {
             left = call(left, right.clone())?;
@@ -123,7 +100,7 @@ mod tests {
     fn a_device_has_rates_that_it_could_have() {
         let Some(rates) = measure(&HostEngine).unwrap() else { panic!("five rounds without a plausible one") };
         // The slowest processor in use does more than a thousand a second, and none a thousand million millions.
-        for rate in [rates.multiply_adds, rates.bytes].into_iter().chain(rates.streamed) {
+        for rate in [rates.multiply_adds, rates.bytes] {
             assert!((1_000..1_000_000_000_000_000).contains(&rate), "{rates:?}");
         }
     }

@@ -136,10 +136,10 @@ fn every_kind_of_frame_has_its_bytes() {
         0, 1, 4,                            // no memory; cores
     ];
     check(tests::whole(&say(vec![device(0, memory), device(1, None)])), prefix(0, header.len() as u8, 0), &header, &[]);
-    // Rates follow the capacities, if any is known: none of the first device; of the second, multiply-adds, bytes, streamed ones.
-    let rates = Some(Rates { multiply_adds: 300, bytes: 7, streamed: Some(5) });
+    // Rates follow the capacities, if any is known: none of the first device, multiply-adds and bytes of the second.
+    let rates = Some(Rates { multiply_adds: 300, bytes: 7 });
     let measured = DeviceInfo { capacity: Capacity { rates, ..device(1, None).capacity }, ..device(1, None) };
-    let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7, 1, 5]].concat();
+    let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7]].concat();
     let said = tests::whole(&say(vec![device(0, memory), measured]));
     check(said, prefix(0, with_rates.len() as u8, 0), &with_rates, &[]);
     let unknown = |index| DeviceInfo { capacity: Capacity::default(), ..device(index, None) };
@@ -240,8 +240,8 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
     check(&[], [None, None]);
     check(&[2, 0, 1, 4, 0, 1, 8], [Some(4), Some(8)]);
     // Rates behind them, for one device of two; and a field that a later release adds behind those.
-    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 0], [Some(4), Some(8)]);
-    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 0, 77], [Some(4), Some(8)]);
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6], [Some(4), Some(8)]);
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 77], [Some(4), Some(8)]);
     check(&[2, 0, 1, 4, 0, 1, 8, 77], [Some(4), Some(8)]);
     // One for each device, or they cannot be assigned; and numbers that no device has.
     check(&[1, 0, 1, 4], [None, None]);

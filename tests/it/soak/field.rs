@@ -128,6 +128,10 @@ impl Field {
                 break;
             }
             self.events.read();
+            if !self.events.is_guarded {
+                // Only for a moment, as while a plan that is new gets its copies.
+                continue;
+            }
             known = self.events.guarded_at();
             faults.push(format!("at {:.1} s: {}", began.elapsed().as_secs_f64(), described(fault)));
             eprintln!("  {}", faults[faults.len() - 1]);

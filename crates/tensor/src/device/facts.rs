@@ -45,8 +45,6 @@ pub struct Rates {
     pub multiply_adds: u64,
     /// Bytes that an addition of two tensors, of 1 MiB each on a CPU and 128 MiB on a GPU, reads and writes.
     pub bytes: u64,
-    /// Bytes of a matrix that no cache holds, read by a product with a vector; `None` if that was not measured.
-    pub streamed: Option<u64>,
 }
 
 /// The memory of a device for values, in bytes. All CPU devices of a process share theirs.
@@ -74,7 +72,6 @@ impl Capacity {
         let cores = self.cores.filter(|cores| (1..=MAX_CORES).contains(cores));
         let is_rate = |rate: &u64| (1..=MAX_RATE).contains(rate);
         let rates = self.rates.filter(|rates| is_rate(&rates.multiply_adds) && is_rate(&rates.bytes));
-        let rates = rates.map(|rates| Rates { streamed: rates.streamed.filter(is_rate), ..rates });
         Capacity { memory: self.memory.filter(is_plausible), cores, rates }
     }
 }
@@ -101,11 +98,9 @@ mod tests {
         assert_eq!(Capacity::default().checked(), Capacity::default());
 
         let check = |multiply_adds, bytes, has_rates: bool| {
-            let rates = |streamed| Some(Rates { multiply_adds, bytes, streamed });
-            for (stated, kept) in [(None, None), (Some(0), None), (Some(MAX_RATE), Some(MAX_RATE))] {
-                let checked = Capacity { rates: rates(stated), ..Capacity::default() }.checked();
-                assert_eq!(checked.rates, rates(kept).filter(|_| has_rates), "{multiply_adds} {bytes} {stated:?}");
-            }
+            let rates = Some(Rates { multiply_adds, bytes });
+            let checked = Capacity { rates, ..Capacity::default() }.checked();
+            assert_eq!(checked.rates, rates.filter(|_| has_rates), "{multiply_adds} {bytes}");
         };
         check(1, MAX_RATE, true);
         check(0, 5, false);

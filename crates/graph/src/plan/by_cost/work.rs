@@ -25,13 +25,14 @@ const MAX_CANDIDATES: usize = 16;
 const CALL_NS: [u64; 2] = [200, 20_000];
 /// The rates of a device that are not known.
 const UNKNOWN: [Rates; 2] = [
-    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000, streamed: None },
-    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000, streamed: None },
+    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000 },
+    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000 },
 ];
 /// The bytes that the caches of a processor hold: what is larger is read at the rate of its memory.
 const CACHED_BYTES: u64 = 32 << 20;
-/// The memory of a processor is slower than its caches by this factor, unless that was measured.
+/// The memory of a processor is slower than its caches by this factor, and brings at most so many bytes a second to a core.
 const STREAMED_PART: u64 = 4;
+const STREAMED_BY_CORE: u64 = 8_000_000_000;
 
 /// The part of a memory that is used: the rest is for values of nodes that run beside each other, and for messages.
 fn usable(bytes: u64) -> u64 {
@@ -518,10 +519,10 @@ fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Processor>, V
                 sizes.push(device.capacity.memory);
                 sizes.len() - 1
             });
-        let Rates { multiply_adds, bytes: cached, streamed } = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
-        let streamed = streamed.unwrap_or(cached / STREAMED_PART);
-        // One that was measured while the machine was busy may be too low; no cache is slower than the memory behind it.
-        let cached = cached.max(streamed);
+        let Rates { multiply_adds, bytes: cached } = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
+        // The rate of a GPU is measured with tensors that no cache holds.
+        let by_cores = device.capacity.cores.map_or(u64::MAX, |cores| u64::from(cores) * STREAMED_BY_CORE);
+        let streamed = if is_cpu { (cached / STREAMED_PART).min(by_cores) } else { cached };
         all.push(Processor { multiply_adds, cached, streamed, call_ns: CALL_NS[kind], clock, memory });
     }
     (all, sizes)
