@@ -127,11 +127,11 @@ impl Field {
             if !is_running() {
                 break;
             }
-            self.events.read();
-            if !self.events.is_guarded {
-                // Only for a moment, as while a plan that is new gets its copies.
-                continue;
-            }
+            // It may not be for a moment, as while the state of a new plan is copied.
+            wait_until(GUARDED_WITHIN, || {
+                self.events.read();
+                self.events.is_guarded || !is_running()
+            });
             known = self.events.guarded_at();
             faults.push(format!("at {:.1} s: {}", began.elapsed().as_secs_f64(), described(fault)));
             eprintln!("  {}", faults[faults.len() - 1]);
