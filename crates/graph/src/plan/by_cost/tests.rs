@@ -314,26 +314,16 @@ fn an_output_of_many_bytes_is_no_copy_of_one_of_few() {
     assert_eq!(player.held(1), 12 + 4);
 }
 
-/// A generator of numbers, for graphs that are the same in each run: a linear congruential generator by Knuth.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 #[test]
 fn the_search_finds_choices_within_a_twentieth_of_the_best() {
-    let mut numbers = Numbers(7);
+    let mut numbers = search::Numbers(7);
     for round in 0..40 {
         // Twelve nodes that compute, each from one or two before it.
         let mut nodes = r#""dims": {"op": "Const", "attrs": {"dtype": "int32", "value": [512, 512]}},
             "one": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}}, "n0": {"op": "Fill", "inputs": ["dims", "one"]}"#
             .to_owned();
         for at in 1..12 {
-            let op = ["MatMul", "MatMul", "AddV2", "Exp"][numbers.below(4) as usize];
+            let op = ["MatMul", "MatMul", "AddV2", "Exp"][numbers.below(4)];
             let first = numbers.below(at);
             let second = if op == "Exp" { String::new() } else { format!(r#", "n{}""#, numbers.below(at)) };
             write!(nodes, r#", "n{at}": {{"op": "{op}", "inputs": ["n{first}"{second}]}}"#).unwrap();
