@@ -285,8 +285,10 @@ fn timeline(ran: &RunOutput) -> String {
     let picture = timeline.picture();
     let devices: Vec<String> = picture.devices.iter().map(ToString::to_string).collect();
     let bars = picture.bars.iter().map(|bar| json!([bar.device, bar.name, bar.op, bar.start_us, bar.took_us]));
+    let ways = picture.ways.iter().map(|way| json!([way.from, way.sent_us, way.to, way.received_us]));
     json!({
-        "took_us": picture.took_us, "devices": devices, "bars": bars.collect::<Vec<_>>(), "chrome": timeline.chrome_trace(),
+        "took_us": picture.took_us, "devices": devices, "bars": bars.collect::<Vec<_>>(), "more": picture.more_bars,
+        "ways": ways.collect::<Vec<_>>(), "chrome": timeline.chrome_trace(),
     })
     .to_string()
 }
