@@ -43,7 +43,9 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{node} on {device}" for node, device in self.devices.items()]
-        lines += [f"{tensor}: {of} to {to}" + (f", {pictures.size(count)}" if count else "") for tensor, of, to, count in self.transfers]
+        lines += [
+            f"{tensor}: {of} to {to}" + (f", {pictures.size(count)}" if count else "") for tensor, of, to, count in self.transfers
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -122,9 +124,7 @@ class Curves:
         return pictures.curves(self._measures)
 
     def __repr__(self) -> str:
-        last = (
-            f"{name} {points[-1][1]:.5g}" for named in self._measures.values() for name, points in named.items() if points
-        )
+        last = (f"{name} {points[-1][1]:.5g}" for named in self._measures.values() for name, points in named.items() if points)
         return f"<meshtf.Curves: {', '.join(last) or 'none'}>"
 
     def _repr_html_(self) -> str:
@@ -134,8 +134,8 @@ class Curves:
 def curves(history: Mapping[str, Sequence[float]]) -> Curves:
     """The values of a training as curves, which a notebook shows: a diagram for the loss, and one for each metric.
 
-    `history` is that of `Trained`, or any dict of lists: "step" has the steps (1, 2, … without it), and names with ``val_`` before
-    them, whose steps are "val_step", share the diagram of the name.
+    `history` is that of `Trained`, or any dict of lists: "step" has the steps (1, 2, … without it). Names with ``val_`` before them,
+    whose steps are "val_step", share the diagram of the name.
 
     >>> import meshtf
     >>> meshtf.curves({"step": [10, 20], "loss": [0.5, 0.25], "val_step": [20], "val_loss": [0.3]})

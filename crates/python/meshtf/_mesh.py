@@ -104,8 +104,9 @@ class Mesh:
         `place` decides on the device of nodes whose device strings leave a choice: ``"names"`` has the master's, ``"auto"`` has
         those with which a step is expected to end soonest. `soft_placement` uses another device of the task if a requested one
         does not exist. The variables of an `isolated` session are its own. With `guard`, runs of many steps survive the loss of
-        a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their first values: None
-        if none of them has one, True in any case. `weights` are values of variables by name, which are set then.
+        a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their
+        first values: None if none of them has one, True in any case. `weights` are values of variables by name, which are set
+        then.
         """
         complete = Graph._of(graph)._complete()
         native = self._native.session(
@@ -182,7 +183,9 @@ class Mesh:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a mesh belongs to the process that joined it: pickle the graph, and join with meshtf.mesh() where it runs")
+        raise TypeError(
+            "a mesh belongs to the process that joined it: pickle the graph, and join with meshtf.mesh() where it runs"
+        )
 
     def __repr__(self) -> str:
         if self._native.is_closed:

@@ -20,15 +20,16 @@ _QUIET = 5000
 
 # Rules for these pictures alone: the page around them has its own.
 _STYLE = (
-    "<style>.meshtf{--ink:#1c2430;--dim:#5d6776;--line:#d9dee5;--fill:88%;--edge:42%;--hot:#c23a4b;--back:#fff;background:var(--back);"
-    "font:12px system-ui,sans-serif;max-width:100%}"
+    "<style>.meshtf{--ink:#1c2430;--dim:#5d6776;--line:#d9dee5;--fill:88%;--edge:42%;--hot:#c23a4b;--back:#fff;"
+    "background:var(--back);font:12px system-ui,sans-serif;max-width:100%}"
     "@media (prefers-color-scheme:dark){.meshtf{--ink:#e4e8ee;--dim:#93a0b2;--line:#323b48;--fill:28%;--edge:62%;--hot:#ff7b89;"
     "--back:#14181f}}"
     ".meshtf text{fill:var(--ink);text-anchor:middle}.meshtf .small{fill:var(--dim);font-size:10px}"
     ".meshtf .halo{paint-order:stroke;stroke:var(--back);stroke-width:4px;stroke-linejoin:round}"
     ".meshtf .begin{text-anchor:start}.meshtf .end{text-anchor:end}"
     ".meshtf .device{fill:hsl(var(--h) 55% var(--fill));stroke:hsl(var(--h) 55% var(--edge))}"
-    ".meshtf .lane{fill:hsl(var(--h) 55% 50% / .1)}.meshtf .curve{fill:none;stroke:hsl(var(--h) 55% var(--edge));stroke-width:1.6}"
+    ".meshtf .lane{fill:hsl(var(--h) 55% 50% / .1)}"
+    ".meshtf .curve{fill:none;stroke:hsl(var(--h) 55% var(--edge));stroke-width:1.6}"
     ".meshtf .ring{fill:none;stroke:hsl(var(--h) 55% var(--edge));stroke-width:6}.meshtf .back{fill:none;stroke:var(--line)}"
     ".meshtf .way{stroke:var(--hot);stroke-opacity:.9}.meshtf .hot{fill:var(--hot)}</style>"
 )
@@ -164,7 +165,8 @@ def timeline(
         # The letters of an op, if the bar has room for them.
         words = _text(x + wide / 2, top + 17, op, "small") if wide > 7 * len(op) else ""
         parts.append(
-            f"<g><title>{escaped(name)}\n{escaped(op)}\n{duration(ran)}</title><rect class='device' style='{hue(numbers[device])}' "
+            f"<g><title>{escaped(name)}\n{escaped(op)}\n{duration(ran)}</title>"
+            f"<rect class='device' style='{hue(numbers[device])}' "
             f"x='{x:.1f}' y='{top + 2}' width='{wide:.1f}' height='22' stroke-width='.5'/>{words}</g>"
         )
     for of, sent, to, received in ways:
@@ -222,7 +224,10 @@ def _diagram(measure: str, named: Mapping[str, Sequence[tuple[float, float]]]) -
     beside = left + wide
     for i, (name, points) in reversed(list(enumerate(finite.items()))):
         beside -= 8 + 7 * len(name)
-        parts.append(f"<text style='{hue(i)};fill:hsl(var(--h) 55% var(--edge))' class='begin' x='{beside}' y='{top - 12}'>{escaped(name)}</text>")
+        parts.append(
+            f"<text style='{hue(i)};fill:hsl(var(--h) 55% var(--edge))' class='begin' x='{beside}' y='{top - 12}'>"
+            f"{escaped(name)}</text>"
+        )
         thinned = _thinned(points)
         if len(thinned) == 1:
             x, y = at(*thinned[0]).split()

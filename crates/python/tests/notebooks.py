@@ -29,7 +29,11 @@ EXPECTED = {
         r"largest difference (0|[1-9]e-(0[5-9]|[1-9]\d))\b",
     ],
     "digits.ipynb": [r"the mesh: ps/0, worker/0, worker/1", r"curves of loss, accuracy", r"accuracy 0\.9\d\d|accuracy 1\.000"],
-    "table.ipynb": [r"accuracy on rows that it has not seen: (0\.9|1\.0)", r"\(32,\)} mean accuracy (0\.9|1\.0)", r"worker/1 was busy for [1-9]"],
+    "table.ipynb": [
+        r"accuracy on rows that it has not seen: (0\.9|1\.0)",
+        r"\(32,\)} mean accuracy (0\.9|1\.0)",
+        r"worker/1 was busy for [1-9]",
+    ],
     "monte_carlo.ipynb": [r"'right': ", r"3\.1[34]\d* ± 0\.000\d", r"curves of mean, error", r"RandomUniform"],
 }
 
