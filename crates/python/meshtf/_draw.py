@@ -134,8 +134,8 @@ class Curves:
 def curves(history: Mapping[str, Sequence[float]]) -> Curves:
     """The values of a training as curves, which a notebook shows: a diagram for the loss, and one for each metric.
 
-    `history` is that of `Trained`, or any dict of lists: "step" has the steps (1, 2, … without it). Names with ``val_`` before them,
-    whose steps are "val_step", share the diagram of the name.
+    `history` is that of `Trained`, or any dict of lists. "step" has the steps, which are 1, 2, … without it. Names that begin
+    with ``val_``, whose steps are "val_step", share the diagram of the rest of the name.
 
     >>> import meshtf
     >>> meshtf.curves({"step": [10, 20], "loss": [0.5, 0.25], "val_step": [20], "val_loss": [0.3]})
