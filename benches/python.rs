@@ -138,7 +138,7 @@ async fn in_one_process(report: &mut Report, python: &Path) {
     let mut other = Other::start(python, &["local"]);
     let own = cluster.session(split(), None, SessionOptions::default()).await.expect("a session");
     let (rust, module) = steps(&own, &mut other).await;
-    step_row(report, "the same in one process", rust, module);
+    step_row(report, "a step of the split 238, in one process", rust, module);
 }
 
 fn step_row(report: &mut Report, what: &str, rust: Vec<Duration>, module: Vec<Duration>) {
