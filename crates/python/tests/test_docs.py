@@ -5,11 +5,16 @@ import doctest
 import importlib
 import os
 import pathlib
+import re
 import unittest
+
+from needs import need
 
 import meshtf
 
-MODULES = ["_draw", "_errors", "_graph", "_mesh", "_session", "_tensor", "_train"]
+MODULES = ["_callbacks", "_draw", "_errors", "_graph", "_mesh", "_session", "_tensor", "_train"]
+# Modules whose examples need scikit-learn.
+OF_SKLEARN = ["_place", "joblib", "sklearn"]
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
@@ -33,8 +38,26 @@ class Examples(Folder):
             attempted += done.attempted
         self.assertGreater(attempted, 60)
 
+    def test_examples_that_need_scikit_learn(self):
+        need("python-packages", "sklearn")
+        for name in OF_SKLEARN:
+            done = doctest.testmod(importlib.import_module(f"meshtf.{name}"))
+            self.assertEqual(done.failed, 0, name)
+            self.assertGreater(done.attempted, 1)
+
     def test_examples_of_the_page(self):
-        done = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+        page = ROOT / "docs" / "python.md"
+        parts = []
+        for part in re.split(r"^(?=## )", page.read_text(), flags=re.MULTILINE):
+            for package in re.findall(r"<!-- needs (\w+) -->", part):
+                try:
+                    need("python-packages", package)
+                except unittest.SkipTest:
+                    part = ""
+            parts.append(part)
+        text = "".join(parts)
+        test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, "python.md", str(page), 0)
+        done = doctest.DocTestRunner().run(test)
         self.assertEqual(done.failed, 0)
         self.assertGreater(done.attempted, 30)
 
