@@ -109,15 +109,14 @@ class Training:
         own_variables = set(g.variables)
         step = g.minimize((of_each.sum() * share + penalty).named("loss"), optimizer, rate, **numbers)
         loss = (reported.sum() * share + penalty).astype("float64") * size.astype("float64")
+        # The first step of an epoch begins a sum, and the last one its order anew.
+        end = at + size
+        summed = np.where(at > 0, total + loss, loss)
         self._step = [
+            summed,
             step,
-            g.op("AssignAddVariableOp", g.handle("at"), size),
-            g.op("AssignAddVariableOp", g.handle("total"), loss),
-        ]
-        self._total = total
-        self._reset = [
-            g.op("AssignVariableOp", g.handle("at"), g.constant(0, "int32")),
-            g.op("AssignVariableOp", g.handle("total"), g.constant(0.0, "float64")),
+            g.op("AssignVariableOp", g.handle("total"), summed),
+            g.op("AssignVariableOp", g.handle("at"), np.where(end < self._count, end, 0)),
         ]
         self._slots = [name for name in g.variables if name not in own_variables]
         rows = self._rows = g.placeholder("rows", dtype, [None, x.shape[1]])
@@ -144,8 +143,7 @@ class Training:
     def epoch(self, order: numpy.ndarray) -> float:
         """Trains with all examples in an order, and returns the mean of the losses of its batches."""
         steps = -(-self._count // self._batch)
-        self._session.run(self._step, {self._order: order}, steps=steps)
-        return float(self._session.run([self._total, self._reset])[0]) / self._count
+        return float(self._session.run(self._step, {self._order: order}, steps=steps)[0]) / self._count
 
     def outputs(self, rows: numpy.ndarray) -> numpy.ndarray:
         """The outputs for other rows, with the weights so far."""

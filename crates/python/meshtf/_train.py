@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 from . import _errors, _native
 from ._callbacks import Callback
 from ._data import Source
 from ._graph import Graph
-from ._lazy import json
+from ._lazy import json, tempfile
 from ._session import Names, progress_bar
+from ._stored import read as read_state
 from ._tensor import Tensor
 
 TYPE_CHECKING = False
@@ -34,8 +36,10 @@ class Trained:
         self.graph = graph
         #: What was measured: "step" with "loss" and the metrics of the batch; with validation, "val_step", "val_loss" and so on.
         self.history = history
-        #: The values of the variables after the last step.
+        #: The values of the variables: after the last step, or with `restore_best` those of the best evaluation.
         self.weights = weights
+        #: The step of these values.
+        self.weights_step: int = ended["step"]
         #: The number of steps that are done.
         self.step: int = ended["step"]
         #: Why it ended: "done", "enough" (the validation did not improve any more) or "stopped" (by a callback).
@@ -64,6 +68,7 @@ def train(
     patience: int | None = None,
     best: str | None = None,
     greatest: bool = False,
+    restore_best: bool = False,
     workers: int | None = None,
     ps: int | None = None,
     mode: str = "sync",
@@ -92,7 +97,7 @@ def train(
     beginning again if it can be iterated twice; `steps` is stated then, and `batch` is the size of its first batch.
     `validation` is a share of the examples that is not trained with, or other examples; it is evaluated after each epoch, or
     `evaluate_every` steps. The training ends once the loss, or the metric `best`, has not improved in `patience` evaluations
-    (`greatest`: it improves as it grows).
+    (`greatest`: it improves as it grows). With `restore_best`, the weights that are returned are those of the best evaluation.
 
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
     in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. There is a record after each `record` steps, or after
@@ -142,18 +147,30 @@ def train(
         "is_greatest": greatest,
         # 0: each epoch.
         "record": 0 if record == "epoch" else None if record is None else max(int(record), 1),
-        "checkpoint": None if checkpoint is None else os.fspath(checkpoint),
         "save_every": save_every,
         "resume": resume,
         "target": None if target is None else str(target),
     }
+    if restore_best and validation is None:
+        raise _errors.InvalidArgumentError("restore_best is about evaluations: state validation, too")
     watcher = _Watcher(list(callbacks), progress)
     client = None if mesh is None else mesh._native
-    try:
+    states = None if checkpoint is None else os.fspath(checkpoint)
+    with ExitStack() as ends:
+        if restore_best and states is None:
+            # The best weights are kept in the folder of the states.
+            states = os.path.join(ends.enter_context(tempfile.TemporaryDirectory(prefix="meshtf-")), "states")
+        parameters["checkpoint"] = states
+        ends.callback(watcher.close)
         ended, weights = _native.train(client, names.complete, source.native, source.held_out, parameters, watcher)
-    finally:
-        watcher.close()
-    return watcher.ended(Trained(model, watcher.history, weights, json.loads(ended)))
+        trained = Trained(model, watcher.history, weights, json.loads(ended))
+        best_file = os.path.join(states or "", "best.safetensors")
+        # None was better than the loss of not-a-number.
+        if restore_best and os.path.exists(best_file):
+            best_weights, notes = read_state(best_file, set(weights))
+            trained.weights.update(best_weights)
+            trained.weights_step = int(notes["meshtf.step"])
+    return watcher.ended(trained)
 
 
 class _Watcher:
