@@ -6,6 +6,8 @@ import importlib
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import unittest
 
 from needs import need
@@ -80,6 +82,20 @@ class Interface(unittest.TestCase):
             if methods is not None:
                 public = {one for one in vars(getattr(native, name)) if not one.startswith("__")}
                 self.assertEqual(public, {one for one in methods if not one.startswith("__")}, name)
+
+    def test_modules_say_which_package_they_need(self):
+        for name, call, part in [
+            ("sklearn", "", "meshtf.sklearn needs scikit-learn 1.6 or later: pip install"),
+            ("joblib", "", "meshtf.joblib needs joblib: pip install"),
+            ("tf", ".convert(0)", "meshtf.tf.convert needs TensorFlow: pip install"),
+            ("torch", ".convert(0, 0)", "meshtf.torch.convert needs PyTorch: pip install"),
+        ]:
+            lacks = "import sys; sys.modules.update(dict.fromkeys(['joblib', 'sklearn', 'tensorflow', 'torch']))"
+            program = f"{lacks}; import meshtf; meshtf.{name}{call}"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+            self.assertIn(f"ImportError: {part}", done.stderr.splitlines()[-1])
+        with self.assertRaisesRegex(AttributeError, "no attribute 'sklear'"):
+            meshtf.sklear  # noqa: B018
 
     def test_all_that_is_public_has_a_text(self):
         for name in meshtf.__all__:

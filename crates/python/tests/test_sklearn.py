@@ -23,6 +23,8 @@ from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
 from meshtf.sklearn import MLPClassifier, MLPRegressor, on  # noqa: E402
 
+# Its name since joblib 1.3.
+CONFIG = getattr(joblib, "parallel_config", joblib.parallel_backend)
 VERSION = tuple(int(part) for part in sklearn.__version__.split(".")[:2])
 
 
@@ -180,16 +182,16 @@ class Mistakes(unittest.TestCase):
 
 
 class Tasks(unittest.TestCase):
-    def runs(self, m):
-        """The number of steps of each task so far."""
-        return {task.name: sum(one["steps"] for one in m.status(task)["devices"]) for task in m.tasks()}
+    def have_worked(self, m):
+        """The tasks that have run steps, as they themselves report."""
+        return {task.name for task in m.tasks() if m.status(task)["totals"]["steps"]}
 
     def test_a_fit_runs_on_the_task_that_is_chosen(self):
         x, y = blobs(2)
         with meshtf.local({"worker": 2}) as m:
             with on(m, "worker/1"):
                 model = quiet(MLPClassifier((4,), max_iter=3, random_state=1), x, y)
-                self.assertEqual(model.task_, "worker/1")
+                self.assertEqual((model.task_, self.have_worked(m)), ("worker/1", {"worker/1"}))
                 with on(m):
                     self.assertEqual(quiet(clone(model), x, y).task_, "worker/0")
                 inside = model.predict(x)
@@ -207,6 +209,7 @@ class Tasks(unittest.TestCase):
             with self.subTest(processes=processes), meshtf.local({"worker": 3}, processes=processes) as m:
                 with joblib.parallel_backend("meshtf", mesh=m):
                     found = self.search()
+                    self.assertEqual(self.have_worked(m), {"worker/0", "worker/1", "worker/2"})
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", ConvergenceWarning)
                         fits = cross_validate(clone(found.best_estimator_), *blobs(3), cv=6, return_estimator=True)
@@ -221,14 +224,14 @@ class Tasks(unittest.TestCase):
     def test_jobs_take_the_tasks_that_are_named(self):
         jobs = [joblib.delayed(lambda: quiet(MLPRegressor((2,), max_iter=2), *blobs(2)).task_)() for _ in range(8)]
         with meshtf.local({"ps": 1, "worker": 2}) as m:
-            with joblib.parallel_config("meshtf", mesh=m, tasks=["worker/0", "worker/1"]):
+            with CONFIG("meshtf", mesh=m, tasks=["worker/0", "worker/1"]):
                 self.assertEqual(set(joblib.Parallel()(jobs)), {"worker/0", "worker/1"})
                 self.assertEqual(set(joblib.Parallel(n_jobs=1)(jobs)), {"worker/0"})
-            with joblib.parallel_config("meshtf", mesh=m, n_jobs=5):
+            with CONFIG("meshtf", mesh=m, n_jobs=5):
                 self.assertEqual(set(joblib.Parallel()(jobs)), {"ps/0", "worker/0", "worker/1"})
                 with self.assertRaisesRegex(ZeroDivisionError, "division"):
                     joblib.Parallel()(joblib.delayed(lambda: 1 // 0)() for _ in range(3))
-        with self.assertRaisesRegex(TypeError, "a mesh"), joblib.parallel_config("meshtf", mesh="lab"):
+        with self.assertRaisesRegex(TypeError, "a mesh"), CONFIG("meshtf", mesh="lab"):
             pass
 
 
