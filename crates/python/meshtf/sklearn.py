@@ -176,8 +176,13 @@ class _MLP(BaseEstimator):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype)
         y = np.ascontiguousarray(y.reshape(len(y), -1), dtype=X.dtype)
         draw = check_random_state(self.random_state)
+        units = [X.shape[1], *sizes, y.shape[1]]
         if anew:
-            self._begin([X.shape[1], *sizes, y.shape[1]], draw, X.dtype)
+            self._begin(units, draw, X.dtype)
+        own = [len(self.coefs_[0]), *(len(one) for one in self.intercepts_)]
+        if own != units:
+            raise ValueError(f"the model has layers of the sizes {own}, and cannot continue with {units}: fit it anew")
+        self._begin_history()
         held_out, examples = None, (X, y, sample_weight)
         if self.early_stopping:
             examples, held_out = self._divided(X, y, sample_weight, draw)
@@ -201,9 +206,14 @@ class _MLP(BaseEstimator):
         self._slots = None
         self.loss_curve_ = []
         self._unimproved = 0
-        self.best_loss_ = None if self.early_stopping else np.inf
-        self.validation_scores_ = [] if self.early_stopping else None
-        self.best_validation_score_ = -np.inf if self.early_stopping else None
+        self.best_loss_ = self.validation_scores_ = self.best_validation_score_ = None
+
+    def _begin_history(self) -> None:
+        """What is measured: losses of the training, or scores of examples that are held out. A warm start may change which."""
+        if self.early_stopping and self.validation_scores_ is None:
+            self.best_loss_, self.validation_scores_, self.best_validation_score_ = None, [], -np.inf
+        elif not self.early_stopping and self.best_loss_ is None:
+            self.best_loss_, self.validation_scores_, self.best_validation_score_ = np.inf, None, None
 
     def _divided(self, X, y, sample_weight, draw):
         """The examples of the training, and those that are held out."""

@@ -172,5 +172,5 @@ def _with_names(tf: Any, definition: Any, inputs: dict[str, Any], outputs: dict[
     graph = loads(meta.SerializeToString())
     # The planner names an op that the outputs need and that no task has.
     with local(graph) as m:
-        m.plan(graph, list(outputs), list(inputs))
+        m.plan(graph, list(outputs), list(inputs), soft_placement=True)
     return graph

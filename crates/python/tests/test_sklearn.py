@@ -151,6 +151,13 @@ class Oracle(unittest.TestCase):
         np.testing.assert_allclose(mine.coefs_[0], theirs.coefs_[0], atol=1e-6)
         with self.assertRaisesRegex(ValueError, "same classes"):
             mine.fit(x, np.arange(len(x)) % 3)
+        with self.assertRaisesRegex(ValueError, "sizes .2, 6, 1., and cannot continue with .2, 3, 1."):
+            mine.set_params(hidden_layer_sizes=3).fit(x, y)
+        # What is measured may change.
+        quiet(mine.set_params(hidden_layer_sizes=6, early_stopping=True), x, y)
+        self.assertEqual((len(mine.validation_scores_), len(mine.loss_curve_), mine.best_loss_), (3, 9, None))
+        quiet(mine.set_params(early_stopping=False), x, y)
+        self.assertEqual((mine.validation_scores_, len(mine.loss_curve_)), (None, 12))
 
 
 class Mistakes(unittest.TestCase):
