@@ -28,4 +28,7 @@ MESHTF_LICENCES=$(mktemp)
 trap 'rm -f "$MESHTF_LICENCES"' EXIT
 MESHTF_PACKAGES="meshtf meshtf-python" licences "$(host)" >"$MESHTF_LICENCES"
 export MESHTF_LICENCES MESHTF_LEVEL=$level
-"$python" "$root/packaging/wheel.py" "$folder/$profile/meshtf" "$folder/$profile/lib_native.so" "$out"
+wheel=$("$python" "$root/packaging/wheel.py" "$folder/$profile/meshtf" "$folder/$profile/lib_native.so" "$out")
+# What is given away stays small.
+if [ "$profile" = dist ] && [ "$(stat -c %s "$wheel")" -gt 60000000 ]; then die "$wheel is larger than 60 MB"; fi
+echo "$wheel"
