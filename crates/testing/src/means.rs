@@ -31,12 +31,12 @@ pub enum Means {
     TensorFlow115,
     /// The programs that `make test-burn` runs. No test of this crate needs it.
     Burn,
+    /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
+    CargoDeny,
     /// Packages of Python that tests of its module need besides numpy, in `make test-python`. No test in Rust needs them.
     PythonPackages,
     /// PyTorch, whose modules `make test-python` converts. No test in Rust needs it.
     Torch,
-    /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
-    CargoDeny,
 }
 
 impl Means {
@@ -53,9 +53,9 @@ impl Means {
         Means::TensorFlow,
         Means::TensorFlow115,
         Means::Burn,
+        Means::CargoDeny,
         Means::PythonPackages,
         Means::Torch,
-        Means::CargoDeny,
     ];
 
     /// Its name in `MESHTF_TEST_MAY_SKIP`, and the text that describes its absence.
@@ -81,6 +81,7 @@ impl Means {
                 ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)")
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
+            Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
             Means::PythonPackages => (
                 "python-packages",
                 "there is no scikit-learn, pandas or pyarrow (PYTHON_EXTRA of `make test-python` installs them)",
@@ -88,7 +89,6 @@ impl Means {
             Means::Torch => {
                 ("torch", "there is no PyTorch with onnx (PYTHON_EXTRA of `make test-python` installs them)")
             }
-            Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
         }
     }
 
