@@ -16,7 +16,7 @@ array([4., 7.], dtype=float32)
 from __future__ import annotations
 
 from . import _native
-from ._draw import Plan, Trace
+from ._draw import Curves, Plan, Trace, curves
 from ._errors import (
     AbortedError,
     AlreadyExistsError,
@@ -56,6 +56,7 @@ __all__ = [
     "AbortedError",
     "AlreadyExistsError",
     "CancelledError",
+    "Curves",
     "DataLossError",
     "DeadlineExceededError",
     "Device",
@@ -82,6 +83,7 @@ __all__ = [
     "UnknownError",
     "Variables",
     "binary",
+    "curves",
     "load",
     "loads",
     "local",

@@ -31,6 +31,8 @@ pub enum Means {
     TensorFlow115,
     /// The programs that `make test-burn` runs. No test of this crate needs it.
     Burn,
+    /// nbconvert and what the example notebooks import. No test in Rust needs it.
+    Jupyter,
     /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
     CargoDeny,
 }
@@ -49,6 +51,7 @@ impl Means {
         Means::TensorFlow,
         Means::TensorFlow115,
         Means::Burn,
+        Means::Jupyter,
         Means::CargoDeny,
     ];
 
@@ -75,6 +78,7 @@ impl Means {
                 ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)")
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
+            Means::Jupyter => ("jupyter", "there is no nbconvert that runs the notebooks (`make jupyter` installs it)"),
             Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
         }
     }
