@@ -16,6 +16,7 @@ array([4., 7.], dtype=float32)
 from __future__ import annotations
 
 from . import _native
+from ._callbacks import Callback, EarlyStopping
 from ._draw import Curves, Plan, Trace, curves
 from ._errors import (
     AbortedError,
@@ -50,16 +51,27 @@ def binary() -> str:
     return binary()
 
 
+def __getattr__(name: str) -> object:
+    # Modules that need a package beside numpy are imported when they are first used.
+    if name in ("joblib", "sklearn", "tf", "torch"):
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __version__ = _native.VERSION
 
 __all__ = [
     "AbortedError",
     "AlreadyExistsError",
+    "Callback",
     "CancelledError",
     "Curves",
     "DataLossError",
     "DeadlineExceededError",
     "Device",
+    "EarlyStopping",
     "Error",
     "FailedPreconditionError",
     "Graph",

@@ -72,8 +72,54 @@ def own_dtype(value: Any) -> str:
     return name or dtype_name(array.dtype)
 
 
+def columns_of(value: Any) -> dict[str, Any] | None:
+    """The columns of a table of pandas or Arrow by their names; None if it is no table."""
+    if hasattr(value, "iloc") and hasattr(value, "columns"):
+        return {str(name): value[name] for name in value.columns}
+    if isinstance(value, dict) or not (hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")):
+        return None
+    from . import _arrow
+
+    return _arrow.columns(value)
+
+
+def _plain(value: Any, what: str) -> Any:
+    """A column or a table of pandas or Arrow as an array; anything else as it is."""
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, str, bytes, int, float)):
+        return value
+    if hasattr(value, "iloc"):
+        return _of_pandas(value, what)
+    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
+        from . import _arrow
+
+        return _arrow.array(value, what)
+    return value
+
+
+def _of_pandas(value: Any, what: str) -> numpy.ndarray:
+    """A Series as an array of numbers or strings, a DataFrame as an array with a column for each."""
+    if hasattr(value, "columns"):
+        own = [_of_pandas(value.iloc[:, i], f"column {name!r}") for i, name in enumerate(value.columns)]
+        if not own:
+            raise _errors.InvalidArgumentError(f"{what}: the table has no columns")
+        return np.stack(own, axis=1)
+    # pandas' own dtypes have nulls besides the numbers.
+    plain = getattr(value.dtype, "numpy_dtype", None)
+    if plain is None or plain.kind not in _ORDER:
+        return np.asarray(value)
+    if not value.isna().any():
+        return value.to_numpy(dtype=plain)
+    if plain.kind != "f":
+        raise _errors.InvalidArgumentError(
+            f"{what} has {int(value.isna().sum())} nulls: fill them, or make it floats, whose nulls are NaN"
+        )
+    return value.to_numpy(dtype=plain, na_value=np.nan)
+
+
 def array_of(value: Any, dtype: str, what: str) -> numpy.ndarray:
     """An array in C order of a dtype, without a copy if it is one; `what` is named if it cannot be one."""
+    if type(value) is not np.ndarray:
+        value = _plain(value, what)
     if dtype == "string":
         return _strings(value, what)
     wanted = numpy_dtype(dtype)

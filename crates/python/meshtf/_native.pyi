@@ -144,8 +144,8 @@ def read(content: bytes) -> Graph: ...
 def train(
     client: Client | None,
     graph: Graph,
-    data: _Feeds,
-    held_out: _Feeds | None,
+    data: _Feeds | tuple[str, str] | tuple[list[tuple[str, str, list[int]]], int, Callable[[], list[numpy.ndarray] | None]],
+    held_out: _Feeds | tuple[str, str] | None,
     parameters: dict[str, Any],
     observe: Callable[[str, list[float]], bool],
 ) -> tuple[str, dict[str, Any]]: ...

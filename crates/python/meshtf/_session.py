@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sized
 
 from . import _errors
-from ._arrays import array_of
+from ._arrays import array_of, columns_of
 from ._draw import Trace
 from ._lazy import asyncio, json
 
@@ -73,16 +73,28 @@ class Names:
         asked.targets += defaults["targets"]
         return asked
 
-    def fed(self, feeds: Feeds | None) -> list[tuple[str, numpy.ndarray, str]]:
+    def fed(self, feeds: Any) -> list[tuple[str, numpy.ndarray, str]]:
         """Feeds as arrays of the dtypes of their tensors."""
         fed = []
-        for key, value in (feeds or {}).items():
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
+            feeds = _by_name(feeds)
+        for key, value in feeds.items():
             name = self.of(key)
             tensor, dtype = self.meant(name)
             if dtype is None:
                 raise _errors.InvalidArgumentError(f"{name} has no output: it cannot be fed")
             fed.append((tensor, array_of(value, dtype, name), dtype))
         return fed
+
+
+def _by_name(feeds: Any) -> Mapping[Any, Any]:
+    """The feeds of a table, whose columns have the names of tensors."""
+    if feeds is None:
+        return {}
+    columns = columns_of(feeds)
+    if columns is None:
+        raise TypeError(f"feeds are a dict by names or tensors, or a table, not {feeds!r:.60}")
+    return columns
 
 
 class Asked:
@@ -224,7 +236,7 @@ class Session:
 
         With the same feeds in each step, or none, `steps` run without a return to Python between them, and the values of every
         `every`-th and of the last are yielded while the next ones run. With an iterable of feeds there is a step for each.
-        `progress` shows a bar if the package tqdm is installed.
+        `progress` shows a bar, tqdm's if that is installed.
 
         >>> import meshtf
         >>> g = meshtf.Graph()
@@ -239,7 +251,7 @@ class Session:
         100
         """
         asked, every = self._names.asked(fetches), _count(every)
-        if feeds is not None and not isinstance(feeds, Mapping):
+        if feeds is not None and not isinstance(feeds, Mapping) and columns_of(feeds) is None:
             if steps is not None:
                 raise TypeError("steps is the number of feeds if there are several")
             return self._fed_steps(asked, feeds, every, progress)
@@ -357,5 +369,7 @@ def progress_bar(wanted: bool, steps: int | None) -> Any:
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
-        return None
+        from ._bar import Bar
+
+        return Bar(steps)
     return tqdm(total=steps, unit="step")

@@ -1,13 +1,17 @@
-"""Training a model on arrays."""
+"""Training a model on arrays, files or iterators."""
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
-from . import _native
+from . import _errors, _native
+from ._callbacks import Callback
+from ._data import Source
 from ._graph import Graph
-from ._lazy import json
+from ._lazy import json, tempfile
 from ._session import Names, progress_bar
+from ._stored import read as read_state
 from ._tensor import Tensor
 
 TYPE_CHECKING = False
@@ -19,7 +23,9 @@ if TYPE_CHECKING:
 
     from ._mesh import Mesh, Task
 
-    Data: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any]
+    #: Arrays or files by placeholder, a table, or an iterable of such batches.
+    Data: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any] | Iterable[Any]
+    Follower: TypeAlias = Callback | Callable[[int, dict[str, float]], Any]
 
 
 class Trained:
@@ -30,8 +36,10 @@ class Trained:
         self.graph = graph
         #: What was measured: "step" with "loss" and the metrics of the batch; with validation, "val_step", "val_loss" and so on.
         self.history = history
-        #: The values of the variables after the last step.
+        #: The values of the variables: after the last step, or with `restore_best` those of the best evaluation.
         self.weights = weights
+        #: The step of these values.
+        self.weights_step: int = ended["step"]
         #: The number of steps that are done.
         self.step: int = ended["step"]
         #: Why it ended: "done", "enough" (the validation did not improve any more) or "stopped" (by a callback).
@@ -42,6 +50,11 @@ class Trained:
         last = f", {loss} {self.history[loss][-1]:.5g}" if loss and self.history[loss] else ""
         return f"<meshtf.Trained: {self.step} steps, {self.how}{last}>"
 
+    def _repr_html_(self) -> str:
+        from ._draw import curves
+
+        return f"<p>{self.step} steps, {self.how}</p>{curves(self.history).svg}"
+
 
 def train(
     model: Graph,
@@ -50,7 +63,7 @@ def train(
     loss: str | Tensor = "loss",
     optimizer: str = "adam",
     rate: float = 0.001,
-    batch: int = 32,
+    batch: int | None = None,
     epochs: int | None = None,
     steps: int | None = None,
     shuffle: int | None = 1,
@@ -60,13 +73,14 @@ def train(
     patience: int | None = None,
     best: str | None = None,
     greatest: bool = False,
+    restore_best: bool = False,
     workers: int | None = None,
     ps: int | None = None,
     mode: str = "sync",
     mesh: Mesh | None = None,
     target: Task | str | None = None,
-    callbacks: Iterable[Callable[[int, dict[str, float]], Any]] = (),
-    record: int | None = None,
+    callbacks: Iterable[Follower] = (),
+    record: int | str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int | None = None,
     resume: bool | None = None,
@@ -79,16 +93,23 @@ def train(
 ) -> Trained:
     """Trains the variables of a model so that a loss becomes less, and returns what was measured and the weights.
 
-    `data` has the examples by placeholder, examples first. It is trained for `epochs`, or for `steps`, in batches of `batch`
-    examples that are drawn in the order of the seed `shuffle` (None: in their own). `validation` is a share of the examples that
-    is not trained with, or other examples; it is evaluated after each epoch, or `evaluate_every` steps. The training ends once
-    the loss, or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows).
+    `data` has the examples: a dict of arrays by placeholder, examples first; a table of pandas or Arrow, whose columns have the
+    names of placeholders; a dict of files, which are read as the section ``data`` of a graph.json reads them (``"x.npy"``,
+    ``{"file": "table.csv", "columns": ["a", "b"]}``); or an iterable of batches, each a dict of arrays or a table.
+
+    It is trained for `epochs`, or for `steps`, in batches of `batch` examples (32), which are drawn in the order of the seed
+    `shuffle` (None: in their own). Batches of an iterable are taken in its order while the training proceeds, and from its
+    beginning again if it can be iterated twice; `steps` is stated then, and `batch` is the size of its first batch.
+    `validation` is a share of the examples that is not trained with, or other examples; it is evaluated after each epoch, or
+    `evaluate_every` steps. The training ends once the loss, or the metric `best`, has not improved in `patience` evaluations
+    (`greatest`: it improves as it grows). With `restore_best`, the weights that are returned are those of the best evaluation.
 
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
-    in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. Callbacks are called with the step and the values of
-    each record, of which there is one in `record` steps; one that returns True stops the training. States are saved in the folder
-    `checkpoint`, from which a later call continues (`resume`: True if there must be one, False if there must be none). The
-    optimizers and their numbers are those of `Graph.minimize`.
+    in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. There is a record after each `record` steps, or after
+    each ``"epoch"``: by default, 20 in all. Callbacks are each a `Callback`, or a function that is called with the step and the
+    values of each record and evaluation; one that returns True stops the training. States are saved in the folder `checkpoint`,
+    from which a later call continues (`resume`: True if there must be one, False if there must be none). `progress` shows a bar,
+    tqdm's if that is installed. The optimizers and their numbers are those of `Graph.minimize`.
 
     >>> import meshtf, numpy as np
     >>> g = meshtf.Graph()
@@ -101,7 +122,12 @@ def train(
     """
     names = Names(Graph._of(model))
     share = float(validation) if isinstance(validation, (int, float)) else 0.0
-    held_out = None if validation is None or isinstance(validation, (int, float)) else names.fed(validation)
+    held_out = None if isinstance(validation, (int, float)) else validation
+    source = Source(names, data, held_out, batch, steps)
+    if source.is_stream and share:
+        raise _errors.InvalidArgumentError("validation is a share of an iterable, which has no end: state other examples")
+    if isinstance(record, str) and record != "epoch":
+        raise _errors.InvalidArgumentError(f'record is {record!r}; expected a number of steps, or "epoch"')
     parameters = {
         "loss": names.of(loss),
         "optimizer": optimizer,
@@ -111,10 +137,10 @@ def train(
         "clip_norm": clip_norm,
         "weight_decay": float(weight_decay),
         "average": average,
-        "batch": batch,
+        "batch": source.batch,
         "steps": steps,
         "epochs": epochs if epochs is not None or steps is not None else 1,
-        "shuffle": shuffle,
+        "shuffle": None if source.is_stream else shuffle,
         "hold_out": share,
         "metrics": [names.of(metric) for metric in metrics],
         "workers": workers,
@@ -124,52 +150,86 @@ def train(
         "patience": patience,
         "best": best,
         "is_greatest": greatest,
-        "record": record,
-        "checkpoint": None if checkpoint is None else os.fspath(checkpoint),
+        # 0: each epoch.
+        "record": 0 if record == "epoch" else None if record is None else max(int(record), 1),
         "save_every": save_every,
         "resume": resume,
         "target": None if target is None else str(target),
     }
+    if restore_best and validation is None:
+        raise _errors.InvalidArgumentError("restore_best is about evaluations: state validation, too")
     watcher = _Watcher(list(callbacks), progress)
     client = None if mesh is None else mesh._native
-    try:
-        ended, weights = _native.train(client, names.complete, names.fed(data), held_out, parameters, watcher)
-    finally:
-        watcher.close()
-    return Trained(model, watcher.history, weights, json.loads(ended))
+    states = None if checkpoint is None else os.fspath(checkpoint)
+    with ExitStack() as ends:
+        if restore_best and states is None:
+            # The best weights are kept in the folder of the states.
+            states = os.path.join(ends.enter_context(tempfile.TemporaryDirectory(prefix="meshtf-")), "states")
+        parameters["checkpoint"] = states
+        ends.callback(watcher.close)
+        ended, weights = _native.train(client, names.complete, source.native, source.held_out, parameters, watcher)
+        trained = Trained(model, watcher.history, weights, json.loads(ended))
+        best_file = os.path.join(states or "", "best.safetensors")
+        # None was better than the loss of not-a-number.
+        if restore_best and os.path.exists(best_file):
+            best_weights, notes = read_state(best_file, set(weights))
+            trained.weights.update(best_weights)
+            trained.weights_step = int(notes["meshtf.step"])
+    return watcher.ended(trained)
 
 
 class _Watcher:
     """Takes the events of a training: into the history, to the callbacks, and to a bar."""
 
-    def __init__(self, callbacks: list[Callable[[int, dict[str, float]], Any]], progress: bool) -> None:
+    def __init__(self, callbacks: list[Follower], progress: bool) -> None:
         self.history: dict[str, list] = {}
         self._callbacks, self._progress = callbacks, progress
+        for one in callbacks:
+            if not isinstance(one, Callback) and not callable(one):
+                raise TypeError(f"callbacks are functions, or each a meshtf.Callback, not {one!r:.60}")
         self._names: list[str] = []
         self._bar: Any = None
-        self._before = 0
+        self._before = self._steps = 0
 
     def __call__(self, text: str, values: list[float]) -> bool:
         event = json.loads(text)
         kind = event["event"]
         if kind == "prepared":
-            self._names = event["names"]
+            self._names, self._steps = event["names"], event["steps"]
             self._bar = progress_bar(self._progress, event["steps"])
         elif kind == "begins":
             self._before = event["step"]
+            if self._bar is not None:
+                self._bar.update(self._before)
+            return self._each("on_begin", event["step"], self._steps)
         elif kind in ("trained", "evaluated"):
-            return self._measured("val_" if kind == "evaluated" else "", event["step"], values)
+            return self._measured(kind == "evaluated", event["step"], values)
+        elif kind == "saved":
+            self._each("on_save", event["step"], event["file"])
+        elif kind == "noted":
+            self._each("on_note", event["text"])
         return False
 
-    def _measured(self, prefix: str, step: int, values: list[float]) -> bool:
+    def _each(self, method: str, *args: Any) -> bool:
+        """Calls a method of each callback that has methods; whether one returns True."""
+        return any([getattr(one, method)(*args) is True for one in self._callbacks if isinstance(one, Callback)])
+
+    def _measured(self, is_evaluation: bool, step: int, values: list[float]) -> bool:
+        prefix = "val_" if is_evaluation else ""
         logs = {f"{prefix}{name}": value for name, value in zip(self._names, values, strict=False)}
         for name, value in {f"{prefix}step": step, **logs}.items():
             self.history.setdefault(name, []).append(value)
-        if self._bar is not None and not prefix:
+        if self._bar is not None and not is_evaluation:
             self._bar.update(step - self._before)
             self._bar.set_postfix(logs, refresh=False)
             self._before = step
-        return any([callback(step, logs) is True for callback in self._callbacks])
+        stops = self._each("on_evaluation" if is_evaluation else "on_record", step, logs)
+        return any([one(step, logs) is True for one in self._callbacks if not isinstance(one, Callback)]) or stops
+
+    def ended(self, trained: Trained) -> Trained:
+        """Tells the callbacks, and returns the result."""
+        self._each("on_end", trained)
+        return trained
 
     def close(self) -> None:
         if self._bar is not None:

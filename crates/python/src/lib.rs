@@ -1,7 +1,8 @@
 //! The Python module `meshtf._native`, below the package in `crates/python/meshtf`.
 //!
 //! - **Is**: meshtf's public interface as Python classes: meshes, clusters in this process, graphs, sessions, models, trainings.
-//! - **Knows** `meshtf` and Python's stable interface. Of numpy it knows `__array_interface__` and two functions.
+//! - **Knows** `meshtf`, the data of `meshtf-train`, and Python's stable interface. Of numpy it knows
+//!   `__array_interface__` and two functions.
 //! - **Never** holds Python's lock while it waits, and never lets a panic or an error reach Python as anything but an exception.
 //!
 //! Default values, nested fetches and numpy's functions on tensors of a graph are written in Python.
@@ -12,6 +13,7 @@ mod builder;
 mod client;
 mod convert;
 mod error;
+mod examples;
 mod graph;
 mod growth;
 mod runtime;

@@ -1,13 +1,13 @@
-//! Trainings: arrays as examples, tasks that share the work, and a function of Python that observes.
+//! Trainings: tasks that share the work, and a function of Python that observes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use meshtf::graph::Graph as CheckedGraph;
 use meshtf::tensor::Tensor;
 use meshtf::train::{
-    Best, Ended, Error, EvaluateSection, Evaluated, Every, Examples, How, Observed, Observer, Options, Sections,
-    Trainer, TrainingData, UpdateMode,
+    Best, Ended, Error, EvaluateSection, Evaluated, Every, How, Observed, Observer, Options, Sections, Trainer,
+    UpdateMode,
 };
 use meshtf::{BackendChoice, Failure, LocalCluster, SessionOptions, Task};
 use pyo3::exceptions::PyRuntimeError;
@@ -15,13 +15,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value as Json, json};
 
-use crate::array::{to_numpy, to_tensor};
+use crate::array::to_numpy;
 use crate::builder::training;
 use crate::client::{Client, Reached};
-use crate::error::{OrRaise, invalid, raised};
+use crate::error::{invalid, raised};
+use crate::examples::{Prepared, Raised, Source};
 use crate::graph::{Graph, variables};
 use crate::runtime::wait;
-use crate::session::Feeds;
 
 /// The parameters, as Python's keyword arguments have them.
 #[derive(FromPyObject)]
@@ -60,7 +60,7 @@ pub struct Parameters {
 struct Watcher {
     observe: Py<PyAny>,
     /// The exception that the function raised.
-    raised: Arc<Mutex<Option<PyErr>>>,
+    raised: Raised,
     stopped: Arc<tokio::sync::Notify>,
 }
 
@@ -108,35 +108,41 @@ impl Observer for Watcher {
     }
 }
 
-/// Trains a model on arrays; how it ended, and the values of its variables.
+/// Trains a model; how it ended, and the values of its variables.
 #[pyfunction]
 #[pyo3(signature = (client, graph, data, held_out, parameters, observe))]
 pub fn train<'py>(
     py: Python<'py>,
     client: Option<&Client>,
     graph: &Graph,
-    data: Feeds<'py>,
-    held_out: Option<Feeds<'py>>,
+    data: Source<'py>,
+    held_out: Option<Source<'py>>,
     parameters: Parameters,
     observe: Py<PyAny>,
 ) -> PyResult<(String, Bound<'py, PyDict>)> {
     let reached = client.map(|client| client.reached(py)).transpose()?;
     let target = parameters.target.as_deref().map(|name| crate::convert::task_named(py, name)).transpose()?;
-    let mut data = TrainingData::from(examples(py, data)?);
-    data.evaluate = held_out.map(|held_out| examples(py, held_out)).transpose()?;
-    let has_evaluations = data.evaluate.is_some() || parameters.hold_out > 0.0;
-    let (sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
+    let has_evaluations = held_out.is_some() || parameters.hold_out > 0.0;
+    let (mut sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
+    let raised_there = Raised::default();
+    let prepared = Prepared::of(py, data, held_out, &mut sections, &raised_there)?;
     let model = graph.file.graph.clone();
     // Without the optimizer's.
     let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
     let record = parameters.record;
-    let raised_there = Arc::new(Mutex::new(None));
     let stopped = Arc::new(tokio::sync::Notify::new());
     let mut watcher = Watcher { observe, raised: Arc::clone(&raised_there), stopped: Arc::clone(&stopped) };
     let work = async move {
+        let (data, remarks) = prepared.read(&sections, &model)?;
+        for remark in remarks {
+            watcher.noted(&remark)?;
+        }
         let mut trainer = Trainer::new(model, sections, data, &options)?;
-        if let Some(steps) = record {
-            trainer.record_every(steps);
+        match record {
+            // The last step of each epoch.
+            Some(0) => trainer.record_every(trainer.steps_per_epoch()),
+            Some(steps) => trainer.record_every(steps),
+            None => {}
         }
         let (names, steps) = (trainer.names(), trainer.steps());
         watcher.told(
@@ -208,14 +214,6 @@ fn readers(graph: &CheckedGraph) -> Vec<(String, String)> {
         reader.map(|(_, node)| node.name.clone())
     };
     variables(graph).into_iter().filter_map(|(name, node)| Some((name, reads(&node)?))).collect()
-}
-
-fn examples(py: Python<'_>, data: Feeds<'_>) -> PyResult<Examples> {
-    let mut columns = Vec::with_capacity(data.len());
-    for (name, array, dtype) in data {
-        columns.push((name, to_tensor(&array, &dtype)?));
-    }
-    Examples::new(columns).or_raise(py)
 }
 
 fn settings(

@@ -5,11 +5,18 @@ import doctest
 import importlib
 import os
 import pathlib
+import re
+import subprocess
+import sys
 import unittest
+
+from needs import need
 
 import meshtf
 
-MODULES = ["_draw", "_errors", "_graph", "_mesh", "_session", "_tensor", "_train"]
+MODULES = ["_callbacks", "_draw", "_errors", "_graph", "_mesh", "_session", "_tensor", "_train"]
+# Modules whose examples need scikit-learn.
+OF_SKLEARN = ["_place", "joblib", "sklearn"]
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
@@ -33,8 +40,26 @@ class Examples(Folder):
             attempted += done.attempted
         self.assertGreater(attempted, 60)
 
+    def test_examples_that_need_scikit_learn(self):
+        need("python-packages", "sklearn")
+        for name in OF_SKLEARN:
+            done = doctest.testmod(importlib.import_module(f"meshtf.{name}"))
+            self.assertEqual(done.failed, 0, name)
+            self.assertGreater(done.attempted, 1)
+
     def test_examples_of_the_page(self):
-        done = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+        page = ROOT / "docs" / "python.md"
+        parts = []
+        for part in re.split(r"^(?=## )", page.read_text(), flags=re.MULTILINE):
+            for package in re.findall(r"<!-- needs (\w+) -->", part):
+                try:
+                    need("python-packages", package)
+                except unittest.SkipTest:
+                    part = ""
+            parts.append(part)
+        text = "".join(parts)
+        test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, "python.md", str(page), 0)
+        done = doctest.DocTestRunner().run(test)
         self.assertEqual(done.failed, 0)
         self.assertGreater(done.attempted, 30)
 
@@ -57,6 +82,20 @@ class Interface(unittest.TestCase):
             if methods is not None:
                 public = {one for one in vars(getattr(native, name)) if not one.startswith("__")}
                 self.assertEqual(public, {one for one in methods if not one.startswith("__")}, name)
+
+    def test_modules_say_which_package_they_need(self):
+        for name, call, part in [
+            ("sklearn", "", "meshtf.sklearn needs scikit-learn 1.6 or later: pip install"),
+            ("joblib", "", "meshtf.joblib needs joblib: pip install"),
+            ("tf", ".convert(0)", "meshtf.tf.convert needs TensorFlow: pip install"),
+            ("torch", ".convert(0, 0)", "meshtf.torch.convert needs PyTorch: pip install"),
+        ]:
+            lacks = "import sys; sys.modules.update(dict.fromkeys(['joblib', 'sklearn', 'tensorflow', 'torch']))"
+            program = f"{lacks}; import meshtf; meshtf.{name}{call}"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+            self.assertIn(f"ImportError: {part}", done.stderr.splitlines()[-1])
+        with self.assertRaisesRegex(AttributeError, "no attribute 'sklear'"):
+            meshtf.sklear  # noqa: B018
 
     def test_all_that_is_public_has_a_text(self):
         for name in meshtf.__all__:

@@ -95,6 +95,15 @@ class Pictures(unittest.TestCase):
         self.texts(_pictures.timeline(0, [], []))
         self.assertIn("and 7 shorter nodes", self.texts(_pictures.timeline(1e-3, ["d"], [("d", "n", "o", 0, 1e-3)], more=7)))
 
+    def test_a_training(self):
+        g = meshtf.Graph()
+        x = g.placeholder("x", "float32", [None])
+        ((x * g.variable("w", [], initial=1.0) - 4) ** 2).mean().named("loss")
+        done = meshtf.train(g, {"x": [1.0, 3.0]}, optimizer="sgd", rate=0.1, batch=2, steps=4, record=1)
+        page = done._repr_html_()
+        self.assertIn("loss", self.texts(page))
+        self.assertEqual(self.count(page, "path", "curve"), 1)
+
     def test_curves(self):
         history = {
             "step": [1, 2, 3],

@@ -43,7 +43,13 @@ class Training(unittest.TestCase):
         np.exp(x * 1000).mean().named("huge")
         seen = []
         done = meshtf.train(
-            g, {"x": [0.5]}, batch=1, steps=1, record=1, metrics=["undefined", "huge"], callbacks=[lambda _, logs: seen.append(logs)]
+            g,
+            {"x": [0.5]},
+            batch=1,
+            steps=1,
+            record=1,
+            metrics=["undefined", "huge"],
+            callbacks=[lambda _, logs: seen.append(logs)],
         )
         np.testing.assert_array_equal([done.history["undefined"], done.history["huge"]], [[np.nan], [np.inf]])
         self.assertEqual({type(value) for value in seen[0].values()}, {float})
@@ -108,6 +114,28 @@ class Training(unittest.TestCase):
         other = {"x": data["x"][:8], "y": data["y"][:8]}
         done = meshtf.train(g, data, steps=20, validation=other, evaluate_every=10)
         self.assertEqual(done.history["val_step"], [10, 20])
+
+    def test_the_best_weights_are_restored(self):
+        # A rate so great that the weight runs away from its first value, which is nearly the best.
+        g = meshtf.Graph()
+        x, y = g.placeholder("x", "float32", [None]), g.placeholder("y", "float32", [None])
+        w, n = g.variable("w", [], initial=2.5), g.variable("n", [], dtype="int64", initial=7, trainable=False)
+        ((x * w - y) ** 2).mean().named("loss")
+        data = {"x": [1.0, 2.0, 1.0, 2.0], "y": [2.0, 4.0, 2.0, 4.0]}
+        options = {"optimizer": "sgd", "rate": 0.5, "batch": 4, "epochs": 5, "validation": data, "shuffle": None}
+        last = meshtf.train(g, data, **options)
+        best = meshtf.train(g, data, restore_best=True, **options)
+        losses = last.history["val_loss"]
+        # d/dw of mean((x w - y)²) is 5 (w - 2): each step makes w - 2 1.5 times as great, with the other sign.
+        np.testing.assert_allclose([last.weights["w"], best.weights["w"]], [2 - 0.5 * 1.5**5, 2 - 0.5 * 1.5], rtol=1e-5)
+        self.assertEqual((last.weights_step, best.weights_step, best.step), (5, 1, 5))
+        self.assertEqual((best.history["val_loss"], best.weights["n"]), (losses, 7))
+        with tempfile.TemporaryDirectory() as folder:
+            kept = meshtf.train(g, data, restore_best=True, checkpoint=os.path.join(folder, "states"), **options)
+            self.assertEqual(kept.weights["w"], best.weights["w"])
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "state validation"):
+            meshtf.train(g, data, restore_best=True)
+        self.assertEqual((w.shape, n.shape), ((), ()))
 
     def test_a_training_continues_from_its_last_state(self):
         g, data = line()

@@ -33,6 +33,10 @@ pub enum Means {
     Burn,
     /// nbconvert and what the example notebooks import. No test in Rust needs it.
     Jupyter,
+    /// Packages of Python that tests of its module need besides numpy, in `make test-python`. No test in Rust needs them.
+    PythonPackages,
+    /// PyTorch, whose modules `make test-python` converts. No test in Rust needs it.
+    Torch,
     /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
     CargoDeny,
 }
@@ -52,6 +56,8 @@ impl Means {
         Means::TensorFlow115,
         Means::Burn,
         Means::Jupyter,
+        Means::PythonPackages,
+        Means::Torch,
         Means::CargoDeny,
     ];
 
@@ -79,6 +85,13 @@ impl Means {
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
             Means::Jupyter => ("jupyter", "there is no nbconvert that runs the notebooks (`make jupyter` installs it)"),
+            Means::PythonPackages => (
+                "python-packages",
+                "there is no scikit-learn, pandas or pyarrow (PYTHON_EXTRA of `make test-python` installs them)",
+            ),
+            Means::Torch => {
+                ("torch", "there is no PyTorch with onnx (PYTHON_EXTRA of `make test-python` installs them)")
+            }
             Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
         }
     }

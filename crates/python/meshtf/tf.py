@@ -1,0 +1,176 @@
+"""Graphs, functions and Keras models of TensorFlow as graphs, when TensorFlow is installed.
+
+    import keras, meshtf
+    model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(2, name="y")])
+    g = meshtf.tf.convert(model)
+    with meshtf.local(g) as m, m.session(g) as s:
+        y = s.run("y", {"x": [[1, 2, 3, 4]]})
+
+The variables of a function or a model become constants with their present values: such a graph needs no session that
+initializes it, and runs on any task. A `tf.Graph` keeps its variables, unless a session with their values is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import _errors
+from ._graph import Graph, loads
+from ._mesh import local
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["convert"]
+
+
+def convert(model: Any, inputs: Any = None, *, outputs: Any = None, session: Any = None) -> Graph:
+    """The graph of a `tf.Graph`, a `tf.function`, one of its concrete functions, or a Keras model.
+
+    Names of the graph's inputs are those of the function's arguments, or of the model's inputs; names of its outputs are those of
+    the model's, the keys of the function's dict, or ``output_0`` and so on.
+
+    - Of a function without a signature, or a model that was not built, `inputs` are its arguments: `tf.TensorSpec`, or examples.
+    - Of a `tf.Graph`, `inputs` and `outputs` may name its tensors: lists of tensors or names, or dicts by the names that they
+      get. With a `session` of TensorFlow 1, variables that the `outputs` need become constants with their values there.
+
+    InvalidArgumentError for an op that meshtf lacks: it is named.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError("meshtf.tf.convert needs TensorFlow: pip install tensorflow") from error
+    if isinstance(model, tf.Graph):
+        return _of_graph(tf, model, inputs, outputs, session)
+    if outputs is not None or session is not None:
+        raise TypeError("outputs and session are for a tf.Graph: a function or a model has outputs and variables of its own")
+    if isinstance(model, tf.types.experimental.ConcreteFunction):
+        return _of_function(tf, model, None)
+    if isinstance(model, tf.types.experimental.PolymorphicFunction):
+        return _of_function(tf, model.get_concrete_function(*_arguments(tf, inputs)), None)
+    if _is_keras(model):
+        return _of_keras(tf, model, inputs)
+    raise TypeError(f"expected a tf.Graph, a tf.function, a ConcreteFunction or a Keras model, not {model!r:.60}")
+
+
+def _arguments(tf: Any, inputs: Any) -> list[Any]:
+    """The arguments of a function, as specifications; examples have an open first dimension."""
+    if inputs is None:
+        return []
+
+    def spec(one: Any, name: str | None = None) -> Any:
+        if isinstance(one, tf.TensorSpec):
+            return one
+        tensor = tf.convert_to_tensor(one)
+        return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype, name=name)
+
+    if isinstance(inputs, Mapping):
+        return [spec(one, name) for name, one in inputs.items()]
+    return [spec(one) for one in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
+
+
+def _is_keras(model: Any) -> bool:
+    """Whether it is a model of Keras 3, or of Keras 2, which TensorFlow has beside it."""
+    return any(one.__name__ == "Model" and one.__module__.split(".")[0] in ("keras", "tf_keras") for one in type(model).__mro__)
+
+
+def _of_keras(tf: Any, model: Any, inputs: Any) -> Graph:
+    specs = _arguments(tf, inputs)
+    # The tensors of a model that takes a dict, by its keys.
+    keyed = getattr(model, "_inputs_struct", None)
+    keys = sorted(keyed) if isinstance(keyed, Mapping) else None
+    if not specs:
+        own = getattr(model, "inputs", None)
+        if not own:
+            why = (
+                "the model was not built, so its inputs are not known: state them, as in convert(model, inputs=tf.TensorSpec(…))"
+            )
+            raise _errors.InvalidArgumentError(why)
+        names = keys or [str(one.name).split(":")[0] for one in own]
+        specs = [tf.TensorSpec(one.shape, one.dtype, name=name) for name, one in zip(names, own, strict=True)]
+
+    def call(*args: Any) -> Any:
+        given: Any = dict(zip(keys, args, strict=True)) if keys else args[0] if len(args) == 1 else list(args)
+        return model(given, training=False)
+
+    try:
+        function = tf.function(call, input_signature=specs).get_concrete_function()
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise _errors.InvalidArgumentError(f"TensorFlow cannot trace the model: {error}") from error
+    structured = function.structured_outputs
+    named = getattr(model, "output_names", None)
+    if isinstance(structured, Mapping):
+        named = None
+    elif named is None and isinstance(structured, tf.Tensor) and getattr(model, "layers", None):
+        named = [model.layers[-1].name]
+    return _of_function(tf, function, named)
+
+
+def _of_function(tf: Any, function: Any, names: list[str] | None) -> Graph:
+    """The graph of a concrete function, with constants in place of its variables."""
+    from tensorflow.python.framework.convert_to_constants import (
+        convert_variables_to_constants_v2,
+    )
+
+    frozen = convert_variables_to_constants_v2(function, lower_control_flow=False)
+    structured = function.structured_outputs
+    if names is None and isinstance(structured, Mapping):
+        # TensorFlow flattens dicts in the order of their keys.
+        names = [str(key) for key in sorted(structured)]
+    if names is None or len(names) != len(frozen.outputs):
+        names = [f"output_{i}" for i in range(len(frozen.outputs))]
+    fed = {one.op.name: one for one in frozen.inputs if one.dtype != tf.resource}
+    return _with_names(tf, frozen.graph.as_graph_def(), fed, dict(zip(names, frozen.outputs, strict=True)))
+
+
+def _of_graph(tf: Any, graph: Any, inputs: Any, outputs: Any, session: Any) -> Graph:
+    fed, fetched = _tensors(graph, inputs, "inputs"), _tensors(graph, outputs, "outputs")
+    definition = graph.as_graph_def()
+    if session is not None:
+        if not fetched:
+            raise TypeError("session makes constants of the variables that the outputs need: state outputs, too")
+        from tensorflow.python.framework.convert_to_constants import (
+            convert_variables_to_constants_from_session_graph,
+        )
+
+        nodes = sorted({one.op.name for one in fetched.values()})
+        definition = convert_variables_to_constants_from_session_graph(session, definition, nodes)
+    if not fed and not fetched:
+        return loads(definition.SerializeToString())
+    return _with_names(tf, definition, fed, fetched)
+
+
+def _tensors(graph: Any, stated: Any, what: str) -> dict[str, Any]:
+    """Tensors of a graph by the names that they get."""
+    if stated is None:
+        return {}
+    if not isinstance(stated, Mapping):
+        listed = stated if isinstance(stated, (list, tuple)) else [stated]
+        stated = {(one if isinstance(one, str) else one.name).split(":")[0]: one for one in listed}
+    found = {}
+    for name, one in stated.items():
+        tensor = one if not isinstance(one, str) else one if ":" in one else f"{one}:0"
+        try:
+            found[name] = graph.as_graph_element(tensor, allow_tensor=True, allow_operation=False)
+        except (KeyError, ValueError, TypeError) as error:
+            raise _errors.InvalidArgumentError(f"{what}: {error}") from error
+    return found
+
+
+def _with_names(tf: Any, definition: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> Graph:
+    """A graph whose inputs and outputs have names, as a signature states them."""
+    meta = tf.compat.v1.MetaGraphDef()
+    meta.meta_info_def.tensorflow_version = tf.__version__
+    meta.graph_def.CopyFrom(definition)
+    signature = meta.signature_def["serving_default"]
+    for part, named in ((signature.inputs, inputs), (signature.outputs, outputs)):
+        for name, tensor in named.items():
+            part[name].name = tensor.name
+            part[name].dtype = tensor.dtype.as_datatype_enum
+            part[name].tensor_shape.CopyFrom(tensor.shape.as_proto())
+    graph = loads(meta.SerializeToString())
+    # The planner names an op that the outputs need and that no task has.
+    with local(graph) as m:
+        m.plan(graph, list(outputs), list(inputs), soft_placement=True)
+    return graph
