@@ -11,6 +11,8 @@ VENV := $(TARGET_DIR)/bench-venv
 PYTHON_DIR := $(TARGET_DIR)/python
 PYTHON ?= python3
 PYTHON_EXTRA ?=
+# nbconvert, for the notebooks.
+JUPYTER_VENV := $(TARGET_DIR)/jupyter-venv
 # TensorFlow's own client, for the tests that use it. It needs about 2 GB.
 TF_VENV := $(TARGET_DIR)/tf-venv
 TF_PYTHON ?= python3.11
@@ -40,7 +42,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help advisories api cargo-deny demo demo-tf picture test soak test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 test-python wheel check bench bench-burn setup build dist
+.PHONY: help advisories api cargo-deny demo demo-tf picture test soak test-arm test-tf test-burn burn-programs tensorflow tensorflow-1.15 test-python test-notebooks jupyter wheel check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -136,11 +138,15 @@ test-burn: build burn-programs ## programs with burn's own client, against nodes
 	@'$(BURN_DIR)/release/record' --check '$(CURDIR)/tests/data/burn'
 
 # The wheel of the release build: small or not, it has the same layout.
+define python_wheel
+	@$(CARGO) build --release -p meshtf -p meshtf-python --bin meshtf --lib $(FEATURES_FLAG) $(JOBS_FLAG)
+	@mkdir -p '$(PYTHON_DIR)' && rm -f '$(PYTHON_DIR)'/meshtf-*.whl
+	@MESHTF_LEVEL=1 python3 packaging/wheel.py '$(MESHTF)' '$(TARGET_DIR)/release/lib_native.so' '$(PYTHON_DIR)'
+endef
+
 test-python: ## the Python module, from a wheel in a fresh virtual environment; PYTHON='python3.10 python3.13' has it on several
 	$(call say,building the Python module)
-	@$(CARGO) build --release -p meshtf -p meshtf-python --bin meshtf --lib $(FEATURES_FLAG) $(JOBS_FLAG)
-	@rm -rf '$(PYTHON_DIR)' && mkdir -p '$(PYTHON_DIR)'
-	@MESHTF_LEVEL=1 python3 packaging/wheel.py '$(MESHTF)' '$(TARGET_DIR)/release/lib_native.so' '$(PYTHON_DIR)'
+	$(python_wheel)
 	@for python in $(PYTHON); do \
 		printf '%s\n' "tests of the Python module: $$("$$python" --version)"; \
 		rm -rf '$(PYTHON_DIR)/venv' && "$$python" -m venv '$(PYTHON_DIR)/venv' && \
@@ -151,6 +157,20 @@ test-python: ## the Python module, from a wheel in a fresh virtual environment; 
 		'$(TF_VENV)/bin/pip' install --quiet --disable-pip-version-check --no-deps --target '$(PYTHON_DIR)/beside' '$(PYTHON_DIR)'/meshtf-*.whl && \
 		PYTHONPATH='$(PYTHON_DIR)/beside' '$(TF_VENV)/bin/python' crates/python/tests/with_tensorflow.py; \
 	else echo 'NOT RUN: conversions of TensorFlow'"'"'s graphs: there is no TensorFlow (`make tensorflow` installs it)'; fi
+
+jupyter: $(JUPYTER_VENV)/ready
+
+$(JUPYTER_VENV)/ready: crates/python/tests/requirements_notebooks.txt
+	$(call say,nbconvert and scikit-learn into $(JUPYTER_VENV): 0.4 GB the first time)
+	$(call make_venv,$(JUPYTER_VENV),$(firstword $(PYTHON)),a Python 3.10 or later with PYTHON=…)
+	$(call install,$(JUPYTER_VENV),-r crates/python/tests/requirements_notebooks.txt)
+	@touch '$@'
+
+test-notebooks: $(JUPYTER_VENV)/ready ## the notebooks of examples/notebooks, by nbconvert, each on nodes of its own
+	$(call say,the example notebooks)
+	$(python_wheel)
+	@'$(JUPYTER_VENV)/bin/pip' install --quiet --disable-pip-version-check --force-reinstall --no-deps '$(PYTHON_DIR)'/meshtf-*.whl
+	@'$(JUPYTER_VENV)/bin/python' crates/python/tests/notebooks.py
 
 burn-programs:
 	$(call say,building programs with burn's own client)
@@ -203,6 +223,11 @@ bench: build ## every bench; its figures go into docs/benchmarks.md
 	@$(VENV)/bin/python -c 'import numpy, onnx, onnxruntime' 2>/dev/null || { python3 -m venv '$(VENV)' && \
 		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3' 'onnx>=1.19,<2' 'onnxruntime>=1.20,<2'; } || \
 		echo '  there is no Python or no network here: their columns stay empty'
+	$(call say,the Python module to be measured beside the Rust client)
+	$(python_wheel)
+	@rm -rf '$(PYTHON_DIR)/venv' && python3 -m venv '$(PYTHON_DIR)/venv' && \
+		'$(PYTHON_DIR)/venv/bin/pip' install --quiet --retries 1 --timeout 20 '$(PYTHON_DIR)'/meshtf-*.whl || \
+		{ rm -rf '$(PYTHON_DIR)/venv'; echo '  there is no Python or no network here: the module is not measured'; }
 	$(call say,building and running the benches)
 	@set -o pipefail; { $(CARGO) bench --bench '*' $(FEATURES_FLAG) $(JOBS_FLAG) && \
 		if [ -x '$(TF_VENV)/bin/python' ]; then for bench in bench models others kernels; do \

@@ -65,7 +65,7 @@ class Output:
 
     def __init__(self):
         # The tables of benches/mesh/report.rs: the head of the third column, and rows.
-        self.reports = {"mesh": [], "train": []}
+        self.reports = {"mesh": [], "train": [], "python": []}
         self.kernels, self.allocations, self.planning = [], [], []
         self.servers, self.models, self.tf_kernels, self.onnx = [], [], [], []
         # The report, and the models, whose lines come next.
@@ -111,14 +111,16 @@ class Output:
 
     def take_cells(self, cells):
         if cells[:2] == ["what", "meshtf"] and len(cells) == 5:
-            self.report = "train" if cells[2].startswith("TensorFlow") else "mesh"
+            heads = {"TensorFlow": "train", "Rust": "python"}
+            self.report = heads.get(cells[2].split(maxsplit=1)[0].rstrip(","), "mesh")
         elif self.report and len(cells) == 5 and not set("".join(cells)) <= set("-+: "):
             self.reports[self.report].append(cells)
 
     def tables(self):
         """The text of each table of which there are lines, by its name."""
         found = {}
-        for name, baseline in (("mesh", "baseline, in the same run"), ("train", "baseline")):
+        heads = {"mesh": "baseline, in the same run", "train": "baseline", "python": "Rust client, in the same run"}
+        for name, baseline in heads.items():
             # The last cell is what the project aims at.
             found[name] = [["what", "meshtf", baseline, "ratio"], [cells[:4] for cells in self.reports[name]]]
         head = ["kernel, float32", "backend", "burn, ms", "meshtf, ms", "meshtf's time in burn's", "numpy, ms"]

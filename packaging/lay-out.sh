@@ -24,6 +24,7 @@ install -m 644 "$root/README.md" "$root/CONTRIBUTING.md" "$root/CHANGELOG.md" "$
 install -D -m 644 -t "$doc/docs" "$root"/docs/*.md "$root"/docs/*.svg "$root/docs/graph.schema.json" "$root/docs/grafana.json"
 install -D -m 644 -t "$doc/examples" "$root"/examples/*.{json,csv,rs,py}
 install -D -m 644 -t "$doc/examples/train" "$root"/examples/train/*
+install -D -m 644 -t "$doc/examples/notebooks" "$root"/examples/notebooks/*
 licences "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
 gzip -9n "$doc/THIRD-PARTY-LICENCES.txt"
 install -D -m 644 "$root/packaging/meshtf@.service" "$dir/usr/lib/systemd/system/meshtf@.service"

@@ -92,6 +92,20 @@ def check(path: Path) -> tuple[str, int]:
     return machine, needed
 
 
+def has_fixed_thread_variables(content: bytes) -> bool:
+    """Whether a library has variables of threads at fixed places (DF_STATIC_TLS): a process has room for few of them."""
+    start, size, count = (int.from_bytes(content[at : at + length], "little") for at, length in ((32, 8), (54, 2), (56, 2)))
+    for header in (content[start + i * size :][:size] for i in range(count)):
+        # The dynamic section, and in it the flags.
+        if header[:4] == (2).to_bytes(4, "little"):
+            offset, length = (int.from_bytes(header[at : at + 8], "little") for at in (8, 32))
+            for at in range(offset, offset + length, 16):
+                tag, value = (int.from_bytes(content[at + i : at + i + 8], "little") for i in (0, 8))
+                if tag == 30:
+                    return bool(value & 0x10)
+    return False
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("binary", type=Path)
@@ -102,6 +116,10 @@ def main() -> None:
     other, needed = check(given.module)
     if machine != other:
         sys.exit(f"{given.binary} is for {machine}, and {given.module} for {other}")
+    if has_fixed_thread_variables(given.module.read_bytes()):
+        sys.exit(
+            f"{given.module} has variables of threads at fixed places: a Python with other libraries cannot load it"
+        )
     version = stated("version")
     tag = f"cp310-abi3-manylinux_2_{max(glibc, needed, LEAST_GLIBC)}_{machine}"
     info = f"meshtf-{version}.dist-info"

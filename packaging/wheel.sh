@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # wheel.sh [FOLDER]: builds the command and the Python module, and packs them into a wheel in FOLDER, whose path it prints. The name of the
 # wheel says which C library it needs: this machine's, or glibc 2.28 where Python has the package ziglang, which then links both.
-# GPU=no leaves GPUs out, JOBS is how many compilers run at a time. PYTHON is any Python 3.
+# GPU=no leaves GPUs out, JOBS is how many compilers run at a time. PYTHON is any Python 3. PROFILE=release packs the build that tests use,
+# which is larger and sooner there.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
 
 out=${1:-$root/target/wheel}
 folder=${CARGO_TARGET_DIR:-$root/target}
 python=${PYTHON:-python3}
+profile=${PROFILE:-dist}
 # As in build.sh.
 flags=(-C llvm-args=-inline-threshold=50)
 if "$python" -m ziglang version >/dev/null 2>&1; then
@@ -18,7 +20,7 @@ if "$python" -m ziglang version >/dev/null 2>&1; then
     flags+=(-C "linker=$linker")
 fi
 read -ra features <<<"$(features_of "$(host)")"
-build() { "${CARGO:-cargo}" rustc --manifest-path "$root/Cargo.toml" --profile dist ${JOBS:+--jobs "$JOBS"} "$@" >&2; }
+build() { "${CARGO:-cargo}" rustc --manifest-path "$root/Cargo.toml" --profile "$profile" ${JOBS:+--jobs "$JOBS"} "$@" >&2; }
 build -p meshtf --bin meshtf "${features[@]}" -- "${flags[@]}"
 # With the command's features below it, so that each dependency is built once for both.
 build -p meshtf-python --lib --features "meshtf/default,meshtf/${features[1]//,/,meshtf/}" -- "${flags[@]}"
@@ -26,4 +28,4 @@ MESHTF_LICENCES=$(mktemp)
 trap 'rm -f "$MESHTF_LICENCES"' EXIT
 MESHTF_PACKAGES="meshtf meshtf-python" licences "$(host)" >"$MESHTF_LICENCES"
 export MESHTF_LICENCES MESHTF_LEVEL=$level
-"$python" "$root/packaging/wheel.py" "$folder/dist/meshtf" "$folder/dist/lib_native.so" "$out"
+"$python" "$root/packaging/wheel.py" "$folder/$profile/meshtf" "$folder/$profile/lib_native.so" "$out"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from . import _native
 from ._callbacks import Callback, EarlyStopping
-from ._draw import Plan, Trace
+from ._draw import Curves, Plan, Trace, curves
 from ._errors import (
     AbortedError,
     AlreadyExistsError,
@@ -67,6 +67,7 @@ __all__ = [
     "AlreadyExistsError",
     "Callback",
     "CancelledError",
+    "Curves",
     "DataLossError",
     "DeadlineExceededError",
     "Device",
@@ -94,6 +95,7 @@ __all__ = [
     "UnknownError",
     "Variables",
     "binary",
+    "curves",
     "load",
     "loads",
     "local",

@@ -1,11 +1,12 @@
-"""Plans and traced steps, and their pictures in notebooks."""
+"""Plans, traced steps and curves as values that notebooks show as pictures."""
 
 from __future__ import annotations
 
-from ._lazy import base64, html, json
+from ._lazy import base64, html, json, pictures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 # Most rows of a table in a notebook.
@@ -19,18 +20,6 @@ def table(heads: list[str], rows: list[list[Any]], more: int = 0) -> str:
     body = "".join("<tr>" + "".join(cell(html.escape(str(one))) for one in row) + "</tr>" for row in rows)
     rest = f"<p>and {more} more</p>" if more else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
-
-
-def size(count: int | None) -> str:
-    """A number of bytes for people."""
-    if count is None:
-        return ""
-    number, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if number < 1000 or unit == "TB":
-            break
-        number /= 1000
-    return f"{count} B" if unit == "B" else f"{number:.3g} {unit}"
 
 
 class Plan:
@@ -54,13 +43,17 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{node} on {device}" for node, device in self.devices.items()]
-        lines += [f"{tensor}: {of} to {to}" + (f", {size(count)}" if count else "") for tensor, of, to, count in self.transfers]
+        lines += [
+            f"{tensor}: {of} to {to}" + (f", {pictures.size(count)}" if count else "") for tensor, of, to, count in self.transfers
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         # As an image: the rules of its style are not for the page.
         image = base64.b64encode(self.svg.encode()).decode()
-        return f"<img alt='the plan' style='max-width:100%' src='data:image/svg+xml;base64,{image}'>"
+        words = html.escape(f"the plan: {len(self.devices)} nodes on {', '.join(sorted(set(self.devices.values())))}")
+        width = self.svg.split('viewBox="0 0 ', 1)[1].split(maxsplit=1)[0]
+        return f"<img alt='{words}' width='{width}' style='max-width:100%' src='data:image/svg+xml;base64,{image}'/>"
 
 
 class Trace:
@@ -86,6 +79,10 @@ class Trace:
         ]
         #: The duration of the step in seconds.
         self.took: float = timeline["took_us"] / 1e6
+        self._ways = [
+            (self.devices[of], sent / 1e6, self.devices[to], received / 1e6) for of, sent, to, received in timeline["ways"]
+        ]
+        self._more: int = timeline["more"]
         self._chrome = timeline["chrome"]
 
     def save(self, path: str) -> None:
@@ -96,34 +93,55 @@ class Trace:
     def __repr__(self) -> str:
         return f"<meshtf.Trace of {len(self.nodes)} nodes on {len(self.devices)} devices, {self.took * 1e6:.0f} µs>"
 
+    @property
+    def svg(self) -> str:
+        """The step as an SVG picture: a lane for each device, and the values that went from one to another."""
+        return pictures.timeline(self.took, sorted(self.devices), self.nodes, self._ways, self._more)
+
     def _repr_html_(self) -> str:
-        high, left, width = 30, 230, 700
-        scale = width / max(self.took, 1e-12)
-        lanes = {device: 6 + i * high for i, device in enumerate(self.devices)}
-        style = "font:11px system-ui,sans-serif;fill:currentColor"
-        parts = []
-        for i, (device, top) in enumerate(lanes.items()):
-            hue = (210 + i * 275 // 2) % 360
-            parts.append(f"<rect x='{left}' y='{top}' width='{width}' height='24' rx='4' fill='hsl({hue} 55% 60% / .15)'/>")
-            parts.append(f"<text x='{left - 8}' y='{top + 16}' text-anchor='end' style='{style}'>{html.escape(device)}</text>")
-            for own, name, op, start, took in self.nodes:
-                if own == device:
-                    bar = max(took * scale, 1)
-                    words = html.escape(f"{name}\n{op}\n{took * 1e6:.0f} µs")
-                    parts.append(
-                        f"<rect x='{left + start * scale:.1f}' y='{top + 2}' width='{bar:.1f}' height='20' "
-                        f"fill='hsl({hue} 55% 60% / .8)'><title>{words}</title></rect>"
-                    )
-        bottom = 6 + len(lanes) * high
-        for share in (0, 0.5, 1):
-            x = left + share * width
-            parts.append(
-                f"<text x='{x}' y='{bottom + 12}' text-anchor='middle' style='{style}'>{share * self.took * 1e6:.0f} µs</text>"
-            )
-        return (
-            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {left + width + 30} {bottom + 18}' role='img' "
-            f"style='max-width:72em'>{''.join(parts)}</svg>"
-        )
+        return self.svg
+
+
+class Curves:
+    """Curves of measured values by step: see `curves`."""
+
+    def __init__(self, history: Mapping[str, Sequence[float]]) -> None:
+        self._measures: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for name, values in history.items():
+            if name in ("step", "val_step"):
+                continue
+            held_out = name.startswith("val_")
+            steps = history.get("val_step" if held_out and "val_step" in history else "step")
+            steps = range(1, len(values) + 1) if steps is None else steps
+            if len(steps) != len(values):
+                raise ValueError(f"{name} has {len(values)} values, and there are {len(steps)} steps")
+            named = self._measures.setdefault(name.removeprefix("val_"), {})
+            named[name] = [(float(step), float(value)) for step, value in zip(steps, values, strict=True)]
+
+    @property
+    def svg(self) -> str:
+        """The curves as an SVG picture."""
+        return pictures.curves(self._measures)
+
+    def __repr__(self) -> str:
+        last = (f"{name} {points[-1][1]:.5g}" for named in self._measures.values() for name, points in named.items() if points)
+        return f"<meshtf.Curves: {', '.join(last) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+
+def curves(history: Mapping[str, Sequence[float]]) -> Curves:
+    """The values of a training as curves, which a notebook shows: a diagram for the loss, and one for each metric.
+
+    `history` is that of `Trained`, or any dict of lists. "step" has the steps, which are 1, 2, … without it. Names that begin
+    with ``val_``, whose steps are "val_step", share the diagram of the rest of the name.
+
+    >>> import meshtf
+    >>> meshtf.curves({"step": [10, 20], "loss": [0.5, 0.25], "val_step": [20], "val_loss": [0.3]})
+    <meshtf.Curves: loss 0.25, val_loss 0.3>
+    """
+    return Curves(history)
 
 
 def nodes_table(nodes: list[tuple[str, str, str]]) -> str:

@@ -222,10 +222,10 @@ def _norm(own: Tensor, x: Tensor, ord: Any = None, axis: Axis = None, keepdims: 
         raise TypeError(f"numpy.linalg.norm of {x.name}: it is complex; a graph has norms of real numbers")
     x = x._fractional()
     if ord == 1:
-        return abs(x).sum(axis, keepdims)
+        return abs(x).sum(axis, keepdims=keepdims)
     if ord == np.inf:
         return abs(x).max(axis, keepdims)
-    return own.graph.op("Sqrt", (x * x).sum(axis, keepdims))
+    return own.graph.op("Sqrt", (x * x).sum(axis, keepdims=keepdims))
 
 
 #: numpy's functions of arrays that are no methods, by name.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from . import _errors, _native
 from ._arrays import array_of, dtype_name, own_dtype
 from ._draw import nodes_table, table
-from ._lazy import json, np
+from ._lazy import fnmatch, json, np
 from ._tensor import Tensor
 
 TYPE_CHECKING = False
@@ -215,6 +215,29 @@ class Graph:
 
         return _Within(enter, leave)
 
+    def placed(self, devices: Mapping[str, str]) -> Graph:
+        """A copy of the graph whose nodes request other devices: those of a loaded model, for example.
+
+        `devices` has a device for each name of a node, or for a pattern of names: ``*`` is any text, ``?`` any character. The
+        first one that fits counts; nodes that none fits keep their request.
+
+        >>> import meshtf, numpy as np
+        >>> g = meshtf.Graph()
+        >>> y = np.tanh(g.placeholder("x", "float32", [None, 2]).dense(4, name="hidden")).dense(2, name="out").named("y")
+        >>> split = g.placed({"hidden*": "/job:worker/task:0", "*": "/job:worker/task:1"})
+        >>> with meshtf.local(split) as m:
+        ...     m.plan(split, "y", ["x"]).devices["out/MatMul"]
+        '/job:worker/task:1/device:CPU:0'
+        """
+        found: dict[str, str] = {}
+        for pattern, device in devices.items():
+            fitting = [name for name, _, _ in self.nodes if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+            if not fitting:
+                raise _errors.InvalidArgumentError(f"no node has the name {pattern}")
+            for name in fitting:
+                found.setdefault(name, device)
+        return Graph._read(self._complete().placed(list(found.items())))
+
     # Training.
 
     def gradients(self, of: Tensor | Sequence[Tensor], by: Tensor | Sequence[Tensor]) -> Any:
@@ -335,9 +358,10 @@ class Graph:
         for what, named in (("input", self.inputs), ("output", self.outputs)):
             for name, tensor in named.items():
                 dtype, shape = complete.meant(tensor)[1], complete.shape(tensor)
-                sizes = "?" if shape is None else [size if size is not None else "?" for size in shape]
+                sizes = "?" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
                 rows.append([what, name, dtype, sizes])
-        return table(["", "name", "dtype", "shape"], rows) + nodes_table(complete.nodes())
+        named_tensors = table(["", "name", "dtype", "shape"], rows) if rows else ""
+        return named_tensors + nodes_table(complete.nodes())
 
 
 def _attr(value: Any) -> Any:

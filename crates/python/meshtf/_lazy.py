@@ -24,7 +24,10 @@ class Lazy:
 
 asyncio: Any = Lazy("asyncio")
 base64: Any = Lazy("base64")
+fnmatch: Any = Lazy("fnmatch")
 html: Any = Lazy("html")
 json: Any = Lazy("json")
+math: Any = Lazy("math")
+pictures: Any = Lazy("meshtf._pictures")
 np: Any = Lazy("numpy")
 tempfile: Any = Lazy("tempfile")

@@ -8,9 +8,9 @@ from collections import namedtuple
 from collections.abc import Mapping
 
 from . import _errors, _native
-from ._draw import Plan, size, table
+from ._draw import Plan, table
 from ._graph import Graph
-from ._lazy import json
+from ._lazy import json, pictures
 from ._session import Names, Session
 
 TYPE_CHECKING = False
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from ._processes import Nodes
     from ._session import Fetches
+
+
+# How long a task may take to report its status for a picture, in seconds, and most devices of a table.
+_ANSWER, _MOST_ROWS = 2.0, 40
 
 
 class Device(namedtuple("Device", "name backend description memory cores")):
@@ -100,8 +104,9 @@ class Mesh:
         `place` decides on the device of nodes whose device strings leave a choice: ``"names"`` has the master's, ``"auto"`` has
         those with which a step is expected to end soonest. `soft_placement` uses another device of the task if a requested one
         does not exist. The variables of an `isolated` session are its own. With `guard`, runs of many steps survive the loss of
-        a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their first values: None
-        if none of them has one, True in any case. `weights` are values of variables by name, which are set then.
+        a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their
+        first values: None if none of them has one, True in any case. `weights` are values of variables by name, which are set
+        then.
         """
         complete = Graph._of(graph)._complete()
         native = self._native.session(
@@ -177,6 +182,11 @@ class Mesh:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a mesh belongs to the process that joined it: pickle the graph, and join with meshtf.mesh() where it runs"
+        )
+
     def __repr__(self) -> str:
         if self._native.is_closed:
             return f"<meshtf.Mesh {self._what}, closed>"
@@ -186,11 +196,22 @@ class Mesh:
         if self._native.is_closed:
             return "<p>The mesh was left.</p>"
         rows = [
-            [task.name, device.name, device.backend, device.description, size(device.memory)]
+            [task.name, device.name, device.backend, device.description, pictures.size(device.memory)]
             for task in self.tasks()
             for device in task.devices
         ]
-        return table(["task", "device", "backend", "", "memory"], rows)
+        shown = table(["task", "device", "backend", "", "memory"], rows[:_MOST_ROWS], max(len(rows) - _MOST_ROWS, 0))
+        return f"{self.svg}{shown}"
+
+    @property
+    def svg(self) -> str:
+        """The mesh as an SVG picture: its tasks, how busy they are, and the links between them."""
+        nodes = []
+        for task, status in json.loads(self._native.statuses(_ANSWER)):
+            busy = None if status is None else max((one["busy_share"] for one in status["devices"]["items"]), default=0.0)
+            links = [] if status is None else [_link(one) for one in status["peers"]["items"] if one["task"]]
+            nodes.append({"task": task, "busy": busy, "links": links})
+        return pictures.mesh(nodes)
 
 
 def mesh(
@@ -262,6 +283,17 @@ def local(
         nodes.end()
         raise
     return Mesh(native, nodes.mesh, nodes)
+
+
+def _link(peer: Mapping[str, Any]) -> dict[str, Any]:
+    """A link with a peer as the picture of a mesh takes it."""
+    microseconds = peer["round_trip_us"]
+    return {
+        "to": f"{peer['task']['job']}/{peer['task']['index']}",
+        "up": peer["state"] == "Up",
+        "seconds": None if microseconds is None else microseconds / 1e6,
+        "rate": peer["sent_per_second"] + peer["received_per_second"],
+    }
 
 
 def _names(tasks: Any) -> list[str]:

@@ -309,6 +309,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a session belongs to the process that opened it: pickle its graph, and the values of its variables")
+
     def __repr__(self) -> str:
         state = "closed" if self._native.is_closed else "open"
         return f"<meshtf.Session of {len(self._names.complete)} nodes, {state}>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from . import _errors
 from . import _functions as functions
 from ._arrays import dtype_name, numpy_dtype
@@ -72,6 +74,10 @@ class Tensor:
         sizes = self.shape
         shape = "of any shape" if sizes is None else f"[{','.join('?' if one is None else str(one) for one in sizes)}]"
         return f"<meshtf.Tensor {self.name}: {self._native.dtype} {shape}>"
+
+    def __reduce__(self) -> Any:
+        # With its graph: tensors that are pickled together belong to the same one.
+        return operator.getitem, (self.graph, self.name)
 
     def __bool__(self) -> bool:
         raise TypeError("the value of a tensor is not known before a run: use numpy.where for a choice in the graph")
@@ -212,17 +218,25 @@ class Tensor:
         """Integers and truths as float64, as numpy has them where a result has fractions."""
         return self.astype("float64") if self._native.dtype.startswith(("bool", "int", "uint")) else self
 
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The sum along some dimensions, or of all elements, of the same dtype: numpy's of small integers is int64."""
-        return self._reduced("Sum", axis, keepdims)
+    def _of(self, dtype: Any) -> Tensor:
+        """Of another dtype, if one is asked for."""
+        return self if dtype is None else self.astype(dtype)
 
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
+        """The sum along some dimensions, or of all elements; computed in `dtype`, or in that of the elements.
+
+        numpy computes sums of int8 to int32 in int64. A graph keeps the dtype, since its ops take operands of one dtype: where a
+        sum of int32 may be above 2,147,483,647, use ``dtype="int64"``.
+        """
+        return self._of(dtype)._reduced("Sum", axis, keepdims)
+
+    def mean(self, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
         """The mean along some dimensions, or of all elements: float64 for integers."""
-        return self._fractional()._reduced("Mean", axis, keepdims)
+        return self._of(dtype)._fractional()._reduced("Mean", axis, keepdims)
 
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The product along some dimensions, or of all elements."""
-        return self._reduced("Prod", axis, keepdims)
+    def prod(self, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
+        """The product along some dimensions, or of all elements: see `sum` for its dtype."""
+        return self._of(dtype)._reduced("Prod", axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The greatest element along some dimensions, or of all."""
@@ -245,8 +259,8 @@ class Tensor:
         if self._native.dtype.startswith("complex"):
             raise TypeError(f"the variance of {self.name}: it is complex; a graph has variances of real numbers")
         of = self._fractional()
-        centered = of - of.mean(axis, True)
-        return (centered * centered).mean(axis, keepdims)
+        centered = of - of.mean(axis, keepdims=True)
+        return (centered * centered).mean(axis, keepdims=keepdims)
 
     def std(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The standard deviation along some dimensions, or of all elements."""
@@ -264,14 +278,14 @@ class Tensor:
         of = self.reshape(-1) if axis is None else self
         return self.graph.op(op, of, self.graph.constant(axis or 0, "int32"))
 
-    def cumsum(self, axis: int | None = None) -> Tensor:
-        """The sums of the elements up to each one along a dimension."""
-        of = self.reshape(-1) if axis is None else self
+    def cumsum(self, axis: int | None = None, dtype: Any = None) -> Tensor:
+        """The sums of the elements up to each one along a dimension: see `sum` for their dtype."""
+        of = (self.reshape(-1) if axis is None else self)._of(dtype)
         return self.graph.op("Cumsum", of, self.graph.constant(axis or 0, "int32"))
 
-    def cumprod(self, axis: int | None = None) -> Tensor:
-        """The products of the elements up to each one along a dimension."""
-        of = self.reshape(-1) if axis is None else self
+    def cumprod(self, axis: int | None = None, dtype: Any = None) -> Tensor:
+        """The products of the elements up to each one along a dimension: see `sum` for their dtype."""
+        of = (self.reshape(-1) if axis is None else self)._of(dtype)
         return self.graph.op("Cumprod", of, self.graph.constant(axis or 0, "int32"))
 
     def reshape(self, *shape: Any) -> Tensor:

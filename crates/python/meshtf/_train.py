@@ -50,6 +50,11 @@ class Trained:
         last = f", {loss} {self.history[loss][-1]:.5g}" if loss and self.history[loss] else ""
         return f"<meshtf.Trained: {self.step} steps, {self.how}{last}>"
 
+    def _repr_html_(self) -> str:
+        from ._draw import curves
+
+        return f"<p>{self.step} steps, {self.how}</p>{curves(self.history).svg}"
+
 
 def train(
     model: Graph,

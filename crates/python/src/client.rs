@@ -68,6 +68,10 @@ impl Reached {
         on!(self, client => client.status(task).await)
     }
 
+    async fn statuses(&self, limit: Duration) -> Vec<(Task, meshtf::Result<NodeStatus>)> {
+        on!(self, client => client.statuses(limit).await)
+    }
+
     /// Waits until the tasks of a graph are up, for a short while.
     pub async fn wait_for(&self, tasks: &[Task]) {
         if let Reached::Mesh(node) = self {
@@ -133,6 +137,14 @@ impl Client {
         let (reached, task) = (self.reached(py)?, task_named(py, task)?);
         let status = wait(py, async move { reached.status(&task).await })?.or_raise(py)?;
         Ok(json!(status).to_string())
+    }
+
+    /// The short name of each task that is up and its status, as JSON; null for one that does not answer within the limit.
+    fn statuses(&self, py: Python<'_>, seconds: f64) -> PyResult<String> {
+        let (reached, limit) = (self.reached(py)?, seconds_of(py, seconds)?);
+        let all = wait(py, async move { reached.statuses(limit).await })?;
+        let all: Vec<_> = all.into_iter().map(|(task, status)| (task.short(), status.ok())).collect();
+        Ok(json!(all).to_string())
     }
 
     /// Opens a session; gives variables their first values if they have none.

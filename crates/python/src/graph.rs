@@ -1,9 +1,10 @@
 //! Graphs that are complete: those of files, and those that a builder has finished.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use meshtf::graph::{Graph as CheckedGraph, GraphError, Program, ProgramFile, to_json, write_graphdef};
+use meshtf::graph::{Graph as CheckedGraph, GraphBuilder, GraphError, Program, ProgramFile, to_json, write_graphdef};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
@@ -82,6 +83,22 @@ impl Graph {
     fn placeholders(&self) -> Vec<String> {
         let nodes = self.file.graph.nodes().filter(|(_, node)| node.op.is_fed);
         nodes.map(|(_, node)| node.name.clone()).collect()
+    }
+
+    /// The same graph with other device requests for some nodes.
+    fn placed(&self, py: Python<'_>, devices: Vec<(String, String)>) -> PyResult<Graph> {
+        let devices: HashMap<String, String> = devices.into_iter().collect();
+        let mut nodes = self.file.graph.to_defs();
+        for node in &mut nodes {
+            if let Some(device) = devices.get(&node.name) {
+                node.device.clone_from(device);
+            }
+        }
+        let mut builder = GraphBuilder::new();
+        builder.extend(nodes).or_raise(py)?;
+        let mut file = (*self.file).clone();
+        file.graph = builder.finish().or_raise(py)?;
+        Ok(Graph::of(file))
     }
 
     /// The graph as graph.json.

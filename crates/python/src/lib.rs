@@ -8,6 +8,7 @@
 //! Default values, nested fetches and numpy's functions on tensors of a graph are written in Python.
 
 mod array;
+mod borrowed;
 mod builder;
 mod client;
 mod convert;
@@ -22,9 +23,9 @@ mod train;
 
 use pyo3::prelude::*;
 
-/// That of the command: it keeps the memory of large arrays for the next ones.
+/// That of the command, which keeps the memory of large arrays for the next ones.
 #[global_allocator]
-static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
+static ALLOCATOR: borrowed::Allocator = borrowed::Allocator;
 
 /// The part of meshtf that is written in Rust.
 #[pymodule]

@@ -75,6 +75,9 @@ FUNCTIONS = {
         (lambda a: np.mean(a, axis=0) + a.var(axis=0) + np.std(a), I),
         (lambda a: np.mean(a, axis=1) + np.var(a), T),
         (lambda a: np.sum(a, axis=(0, 1)), A),
+        (lambda a: np.sum(a, dtype="int64") + a.sum(0, "int64").sum() + np.prod(a, axis=1, dtype="int64"), I),
+        (lambda a: np.cumsum(a, dtype="int64") + a.cumprod(dtype="int64"), I),
+        (lambda a: np.mean(a, dtype="float32") + np.sum(a, 1, "float32"), I),
     ],
     "shapes": [
         (lambda a: a.reshape(3, 2) + np.reshape(a, (3, 2)) + a.reshape(-1, 2), A),

@@ -33,6 +33,8 @@ pub enum Means {
     Burn,
     /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
     CargoDeny,
+    /// nbconvert and what the example notebooks import. No test in Rust needs it.
+    Jupyter,
     /// Packages of Python that tests of its module need besides numpy, in `make test-python`. No test in Rust needs them.
     PythonPackages,
     /// PyTorch, whose modules `make test-python` converts. No test in Rust needs it.
@@ -54,6 +56,7 @@ impl Means {
         Means::TensorFlow115,
         Means::Burn,
         Means::CargoDeny,
+        Means::Jupyter,
         Means::PythonPackages,
         Means::Torch,
     ];
@@ -82,6 +85,7 @@ impl Means {
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
             Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
+            Means::Jupyter => ("jupyter", "there is no nbconvert that runs the notebooks (`make jupyter` installs it)"),
             Means::PythonPackages => (
                 "python-packages",
                 "there is no scikit-learn, pandas or pyarrow (PYTHON_EXTRA of `make test-python` installs them)",
