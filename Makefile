@@ -152,6 +152,7 @@ test-python: ## the Python module, from a wheel in a fresh virtual environment; 
 		rm -rf '$(PYTHON_DIR)/venv' && "$$python" -m venv '$(PYTHON_DIR)/venv' && \
 		'$(PYTHON_DIR)/venv/bin/pip' install --quiet --retries 2 --disable-pip-version-check '$(PYTHON_DIR)'/meshtf-*.whl $(PYTHON_EXTRA) && \
 		'$(PYTHON_DIR)/venv/bin/python' -m unittest discover -s crates/python/tests -t crates/python/tests || exit 1; done
+	@rm -rf '$(PYTHON_DIR)/beside'
 	@if [ -e '$(TF_VENV)/ready' ]; then printf '%s\n' 'conversions of TensorFlow'"'"'s graphs'; \
 		'$(TF_VENV)/bin/pip' install --quiet --disable-pip-version-check --no-deps --target '$(PYTHON_DIR)/beside' '$(PYTHON_DIR)'/meshtf-*.whl && \
 		PYTHONPATH='$(PYTHON_DIR)/beside' '$(TF_VENV)/bin/python' crates/python/tests/with_tensorflow.py; \

@@ -52,7 +52,7 @@ def binary() -> str:
 
 
 def __getattr__(name: str) -> object:
-    # Modules that need a package beside numpy are imported when they are first used.
+    # Modules that need a package other than numpy are imported when they are first used.
     if name in ("joblib", "sklearn", "tf", "torch"):
         from importlib import import_module
 

@@ -39,11 +39,13 @@ class Names:
         """The tensor that a name means, and its dtype; no dtype for a node without outputs."""
         known = self._known.get(name)
         if known is None:
+            # Another thread may replace it meanwhile.
+            before = self.complete
             try:
-                known = self.complete.meant(name)
+                known = before.meant(name)
             except _errors.Error:
                 complete = self.graph._complete()
-                if complete is self.complete or self._grow is None:
+                if complete is before or self._grow is None:
                     raise
                 known = complete.meant(name)
                 self._grow(complete)

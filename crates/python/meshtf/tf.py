@@ -71,7 +71,7 @@ def _arguments(tf: Any, inputs: Any) -> list[Any]:
 
 
 def _is_keras(model: Any) -> bool:
-    """Whether it is a model of Keras 3, or of Keras 2, which TensorFlow has beside it."""
+    """Whether it is a model of Keras 3, or of Keras 2, the package tf_keras."""
     return any(one.__name__ == "Model" and one.__module__.split(".")[0] in ("keras", "tf_keras") for one in type(model).__mro__)
 
 

@@ -312,7 +312,7 @@ class Columns(unittest.TestCase):
         nulls, refused = pa.array([1.0, None, 3], pa.float32()), pa.array([1, None, 3])
         for table in (whole, parts, Table(parts), Table(pa.concat_tables([whole.slice(2), whole]).slice(1))):
             for texts in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
-                self.check(table, pa.array(self.TEXTS).cast(texts), nulls, refused)
+                self.check(table, pa.array(self.TEXTS, texts), nulls, refused)
         batch = whole.to_batches()[0]
         np.testing.assert_array_equal(self.session.run("sum", batch.slice(1)), [22, 33])
         encoded = pa.array(self.TEXTS).dictionary_encode()

@@ -386,6 +386,20 @@ class Variables(unittest.TestCase):
                     more = [g.variable(f"v{i}", [], initial=float(i)) for i in range(8)]
                     self.assertEqual(self.together(8, lambda i: float(s.run(more[i]))), [float(i) for i in range(8)])
 
+    def test_a_thread_may_find_that_another_one_has_the_grown_graph(self):
+        g = meshtf.Graph()
+        g.variable("w", [], initial=5.0)
+        with meshtf.local() as m, m.session(g) as s:
+            g.variable("new", [], initial=6.0)
+            completed, names = g._complete, s._names
+
+            def by_another_thread():
+                names.complete = completed()
+                return names.complete
+
+            g._complete = by_another_thread
+            self.assertEqual(float(s.run("new")), 6.0)
+
     def test_ctrl_c_at_the_first_use_of_a_variable_loses_nothing(self):
         for delay in (0, 0.0005, 0.001, 0.002, 0.005):
             g = meshtf.Graph()

@@ -1,10 +1,12 @@
 """Estimators of scikit-learn's protocol: its checks, its own perceptron as the oracle, and searches over tasks."""
 
+import os
 import pickle
 import subprocess
 import sys
 import unittest
 import warnings
+from unittest import mock
 
 import numpy as np
 from needs import need
@@ -238,6 +240,11 @@ class Tasks(unittest.TestCase):
                 self.assertEqual(set(joblib.Parallel()(jobs)), {"ps/0", "worker/0", "worker/1"})
                 with self.assertRaisesRegex(ZeroDivisionError, "division"):
                     joblib.Parallel()(joblib.delayed(lambda: 1 // 0)() for _ in range(3))
+        # Without a mesh, that of this user is joined.
+        with meshtf.local({"worker": 2}, processes=True) as m:
+            own = {"MESHTF_MESH": m._nodes.mesh, "MESHTF_HOME": m._nodes.home}
+            with mock.patch.dict(os.environ, own), joblib.parallel_backend("meshtf"):
+                self.assertEqual(set(joblib.Parallel()(jobs)), {"worker/0", "worker/1"})
         with self.assertRaisesRegex(TypeError, "a mesh"), CONFIG("meshtf", mesh="lab"):
             pass
 

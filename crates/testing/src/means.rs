@@ -31,14 +31,14 @@ pub enum Means {
     TensorFlow115,
     /// The programs that `make test-burn` runs. No test of this crate needs it.
     Burn,
+    /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
+    CargoDeny,
     /// nbconvert and what the example notebooks import. No test in Rust needs it.
     Jupyter,
     /// Packages of Python that tests of its module need besides numpy, in `make test-python`. No test in Rust needs them.
     PythonPackages,
     /// PyTorch, whose modules `make test-python` converts. No test in Rust needs it.
     Torch,
-    /// cargo-deny, by which `make check` examines the dependencies. No test in Rust needs it.
-    CargoDeny,
 }
 
 impl Means {
@@ -55,10 +55,10 @@ impl Means {
         Means::TensorFlow,
         Means::TensorFlow115,
         Means::Burn,
+        Means::CargoDeny,
         Means::Jupyter,
         Means::PythonPackages,
         Means::Torch,
-        Means::CargoDeny,
     ];
 
     /// Its name in `MESHTF_TEST_MAY_SKIP`, and the text that describes its absence.
@@ -84,6 +84,7 @@ impl Means {
                 ("tensorflow-1.15", "there is no TensorFlow 1.15 (`make tensorflow-1.15` installs it)")
             }
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
+            Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
             Means::Jupyter => ("jupyter", "there is no nbconvert that runs the notebooks (`make jupyter` installs it)"),
             Means::PythonPackages => (
                 "python-packages",
@@ -92,7 +93,6 @@ impl Means {
             Means::Torch => {
                 ("torch", "there is no PyTorch with onnx (PYTHON_EXTRA of `make test-python` installs them)")
             }
-            Means::CargoDeny => ("cargo-deny", "cargo-deny is not installed (`make cargo-deny` installs it)"),
         }
     }
 

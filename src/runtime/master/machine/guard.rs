@@ -33,6 +33,9 @@ use crate::protocol::{Cluster, Member, Peer, ToClient};
 const ANSWERED_WITHIN: Nanos = 60_000_000_000;
 /// The share of the time that cuts may cost: one in this many.
 const SHARE: Nanos = 33;
+/// How long a run of a plan that only copies on their way cover waits for them: after a loss within that time, the session goes
+/// back to the cut before.
+const SENT_WITHIN: Nanos = 1_000_000_000;
 /// The longest distance between two cuts.
 pub(super) const MAX_SPACING: Nanos = 600_000_000_000;
 /// When a cut is due of a session that has made no run but one of one step.
@@ -53,7 +56,8 @@ pub(super) struct Guard {
     pub asks: u64,
     pub complete: Option<Complete>,
     pub journal: Journal,
-    /// The plans whose resources are in a cut that was taken. A run of another plan waits for one.
+    /// The plans whose resources are in the newest complete cut, or in one on its way for which no run waits. A run of another
+    /// plan waits for a cut.
     covered: BTreeSet<u32>,
     /// No cut can be taken for now: runs do not wait for one.
     pub is_exposed: bool,
@@ -118,6 +122,8 @@ pub(super) enum Phase {
     Sending {
         taking: Taking,
         waits: BTreeSet<Peer>,
+        /// Until then, runs of plans that the cut before does not cover wait for the copies.
+        held_until: Option<Nanos>,
     },
     /// A task is lost.
     Lost(Recovery),
@@ -308,7 +314,7 @@ impl Machine {
     pub(super) fn guard_run(&mut self, plan: u32, cluster: &Cluster) {
         let now = self.now;
         let Some(guard) = &mut self.guard else { return };
-        if guard.covers(plan) || guard.is_lost() {
+        if guard.covers(plan) || guard.is_lost() || guard.sends(plan) {
             return;
         }
         guard.due = guard.due.min(now);
@@ -356,6 +362,10 @@ impl Machine {
             }
             Phase::Sending { taking, .. } if now.saturating_sub(taking.began) >= MAX_SPACING => {
                 self.abandon("a copy of the state did not reach its buddy");
+            }
+            Phase::Sending { held_until: Some(until), .. } if now >= *until => {
+                guard.cover_sent();
+                self.resume();
             }
             _ => {}
         }
@@ -497,6 +507,7 @@ impl Machine {
     }
 
     fn copied(&mut self, worker: &Peer, cut: Cut, result: Result<Copied>) {
+        let now = self.now;
         let Some(guard) = &mut self.guard else { return };
         let Phase::Copying { taking, waits, .. } = &mut guard.phase else { return };
         if taking.cut != cut || !waits.remove(worker) {
@@ -510,12 +521,17 @@ impl Machine {
         let (unsaved, shared) = (copied.unsaved.clone(), copied.shared.clone());
         taking.parts.iter_mut().filter(|part| part.peer == *worker).for_each(|part| part.copied = copied.clone());
         if is_last && let Phase::Copying { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) {
-            guard.covered.clone_from(&taking.covers.plans);
+            let has_before = guard.complete.is_some() && !taking.is_broken();
+            match has_before {
+                true => guard.covered.retain(|plan| taking.covers.plans.contains(plan)),
+                false => guard.covered.clone_from(&taking.covers.plans),
+            }
             guard.is_exposed = false;
             let is_awaited = |part: &&Part| part.copied.resources > 0 && !taking.kept.contains(&part.peer);
             let waits: BTreeSet<Peer> = taking.parts.iter().filter(is_awaited).map(|part| part.peer.clone()).collect();
             let is_kept = waits.is_empty();
-            guard.phase = Phase::Sending { taking, waits };
+            let held_until = has_before.then(|| now.saturating_add(SENT_WITHIN));
+            guard.phase = Phase::Sending { taking, waits, held_until };
             if is_kept {
                 self.completed();
             }

@@ -22,6 +22,19 @@ impl Guard {
         self.is_exposed || self.covered.contains(&plan)
     }
 
+    /// Whether a run of the plan waits for copies on their way, which cover it.
+    pub(super) fn sends(&self, plan: u32) -> bool {
+        matches!(&self.phase, Phase::Sending { taking, held_until: Some(_), .. } if taking.covers.plans.contains(&plan))
+    }
+
+    /// No run waits for copies on their way that cover its plan.
+    pub(super) fn cover_sent(&mut self) {
+        if let Phase::Sending { taking, held_until, .. } = &mut self.phase {
+            *held_until = None;
+            self.covered.extend(&taking.covers.plans);
+        }
+    }
+
     /// A run begins again by this plan, which may have been made anew: whether the newest cut has its resources. `has_begun`:
     /// the run had begun before, which it did only if so. One that merely waited for a cut still does.
     pub(in super::super) fn cover(&mut self, plan: u32, signature: &Signature, has_begun: bool) -> bool {

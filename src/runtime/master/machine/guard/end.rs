@@ -17,7 +17,7 @@ impl Machine {
         let Some(guard) = &mut self.guard else { return };
         // A part may be there before the last worker has copied.
         let (taking, waits) = match &mut guard.phase {
-            Phase::Sending { taking, waits } => (taking, Some(waits)),
+            Phase::Sending { taking, waits, .. } => (taking, Some(waits)),
             Phase::Copying { taking, .. } => (taking, None),
             _ => return,
         };
@@ -43,6 +43,7 @@ impl Machine {
     pub(super) fn completed(&mut self) {
         let (now, steps, id) = (self.now, self.steps_done, self.id);
         let Some(guard) = &mut self.guard else { return };
+        guard.cover_sent();
         let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
         guard.journal.trim(&taking.mark);
         guard.attempts = 0;
@@ -61,6 +62,7 @@ impl Machine {
         guard.complete = Some(Complete { cut, parts: taking.parts, covers: taking.covers });
         let next = guard.next.take();
         peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
+        self.resume();
         let waits =
             self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
         let Some(guard) = &mut self.guard else { return };

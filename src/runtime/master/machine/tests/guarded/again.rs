@@ -338,10 +338,8 @@ fn a_run_does_not_wait_for_copies_on_their_way() {
     assert_eq!(complete, 3, "{sent:?}");
 }
 
-/// The cut before does not do in the place of copies that alone cover a plan that has run, neither for a run that waits nor after
-/// a loss.
-#[test]
-fn copies_that_are_needed_make_no_room() {
+/// A run with a cut, and one of another plan whose resources only the copies on their way have: those, by task and buddy.
+fn with_copies_for_another_plan() -> (Script, Vec<(Cut, Peer, Peer)>) {
     let mut script = of_three();
     let (plan, pieces) = script.planned("y", false, 0);
     let sent = script.asks(2, plan, 30, 0);
@@ -349,14 +347,49 @@ fn copies_that_are_needed_make_no_room() {
     let (late, _) = script.planned("z", false, SECOND);
     let mut sent = script.asks(3, late, 1, SECOND);
     (1..=30).for_each(|step| sent.extend(script.done(&pieces, step, 2 * SECOND)));
-    // The run of that plan is under way, and the copies that have its resources are on their way.
     let sent = script.answer_guard(sent, Until::Sending, 2 * SECOND);
-    assert_eq!((copies(&sent).len(), started(&sent).is_empty()), (3, false), "{sent:?}");
-    let (third, _) = script.planned("w", false, 2 * SECOND);
-    let sent = script.asks(4, third, 1, 2 * SECOND);
+    let copies = copies(&sent);
+    assert_eq!((copies.len(), started(&sent)), (3, vec![]), "{sent:?}");
+    (script, copies)
+}
+
+#[test]
+fn a_loss_before_the_copies_for_another_plan_are_kept_ends_no_run() {
+    let (mut script, _) = with_copies_for_another_plan();
+    let failure = Failure::new(Code::Unavailable, "it is gone");
+    let sent = script.on(SessionEvent::Down { peer: &worker(0), failure: &failure }, 2 * SECOND + 1);
+    assert_eq!((answers(&sent).len(), started(&sent)), (0, vec![]), "it goes back: {sent:?}");
+    script.cluster =
+        Cluster::new([member(0, Peer::new("other"), 9), member(1, worker(1), 1), member(2, worker(2), 2)]);
+    let sent = script.back(3 * SECOND);
+    assert!(started(&sent).iter().any(|(peer, ..)| *peer == "other"), "{sent:?}");
+}
+
+#[test]
+fn a_plan_runs_once_the_copies_that_cover_it_are_kept() {
+    let (mut script, copies) = with_copies_for_another_plan();
+    let mut sent = Vec::new();
+    // Task 1 has no state.
+    for (cut, buddy, of) in copies.into_iter().filter(|(.., of)| *of != worker(1)) {
+        assert_eq!(started(&sent), []);
+        sent.extend(script.report(&buddy, GuardReport::Kept { cut, of, result: Ok(()) }, 2 * SECOND + 1));
+    }
+    assert!(!started(&sent).is_empty(), "{sent:?}");
+}
+
+/// The cut before does not do in the place of copies that alone cover a plan that has run, neither for a run that waits nor after
+/// a loss.
+#[test]
+fn copies_that_are_needed_make_no_room() {
+    let (mut script, _) = with_copies_for_another_plan();
+    assert_eq!(started(&script.tick(3 * SECOND - 1)), []);
+    let sent = script.tick(3 * SECOND);
+    assert!(!started(&sent).is_empty(), "it waits no longer: {sent:?}");
+    let (third, _) = script.planned("w", false, 3 * SECOND);
+    let sent = script.asks(4, third, 1, 3 * SECOND);
     assert_eq!((asked(&sent), started(&sent)), (vec![], vec![]));
     let failure = Failure::new(Code::Unavailable, "it is gone");
-    let sent = script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, 3 * SECOND);
+    let sent = script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, 4 * SECOND);
     assert!(matches!(answers(&sent)[..], [Err(_)]), "it does not go back: {sent:?}");
     assert!(script.machine.guard.as_ref().unwrap().broken.is_some(), "nor later: {sent:?}");
 }
@@ -387,7 +420,7 @@ fn a_plan_that_only_copies_on_their_way_cover_waits_for_others_after_a_loss() {
     let of_late = |sent: &[(Peer, Message)]| started(sent).iter().any(|(peer, ..)| *peer == "worker 2");
     assert!(!of_late(&sent), "{sent:?}");
     let sent = script.end_begun(&pieces, 5 * SECOND);
-    let sent = script.answer_guard(sent, Until::Sending, 5 * SECOND);
+    let sent = script.answer_guard(sent, Until::Complete, 5 * SECOND);
     assert!(of_late(&sent), "{sent:?}");
 }
 
@@ -426,7 +459,7 @@ fn no_cut_is_taken_while_a_run_that_was_given_up_is_computed_again() {
     (next..first + 90).for_each(|step| drop(script.done(&pieces, step, 3 * SECOND)));
     assert!(!script.machine.guard.as_ref().unwrap().is_replaying);
     let sent = script.tick(3 * SECOND);
-    let sent = script.answer_guard(sent, Until::Sending, 3 * SECOND);
+    let sent = script.answer_guard(sent, Until::Complete, 3 * SECOND);
     assert!(!copies(&sent).is_empty(), "{sent:?}");
     assert!(started(&sent).iter().any(|(peer, ..)| *peer == "worker 2"), "{sent:?}");
 }
