@@ -1,8 +1,7 @@
 //! Tensors as numpy arrays and back.
 //!
 //! An array that meshtf returns has the memory of its tensor, without a copy. A tensor that it takes has memory of its own, which
-//! may be sent and kept while the caller changes the array: that is one copy. A large array that the caller feeds to other
-//! processes, and waits, is not copied.
+//! may be sent and kept while the caller changes the array: that is one copy.
 
 // The memory of an array is known by its address, which Python states in `__array_interface__`.
 #![allow(unsafe_code)]
@@ -14,7 +13,6 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::borrowed::borrow;
 use crate::convert::dtype_named;
 use crate::error::{OrRaise, invalid, refused};
 
@@ -113,21 +111,8 @@ pub fn bfloat16(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// Whether a tensor has memory of its own, or that of its array. The latter is for arrays that do not change before the tensor
-/// has been sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
-    Own,
-    OfArray,
-}
-
 /// A tensor of a numpy array that is in C order, of the machine's byte order, and of the dtype of that name.
 pub fn to_tensor(array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Tensor> {
-    tensor_in(array, dtype, Memory::Own)
-}
-
-/// The same, in memory of that kind.
-pub fn tensor_in(array: &Bound<'_, PyAny>, dtype: &str, memory: Memory) -> PyResult<Tensor> {
     let py = array.py();
     let dtype = dtype_named(py, dtype)?;
     if dtype == DType::String {
@@ -152,23 +137,6 @@ pub fn tensor_in(array: &Bound<'_, PyAny>, dtype: &str, memory: Memory) -> PyRes
     let count = shape.checked_elements(dtype).or_raise(py)?;
     if count == 0 {
         return Tensor::zeros(dtype, shape).or_raise(py);
-    }
-    if memory == Memory::OfArray {
-        // SAFETY: the array holds that many elements of the dtype from that address on, in C order. numpy does not move them
-        // while there are references to the array.
-        let borrowed = unsafe {
-            match dtype {
-                DType::F32 => borrow::<f32>(array, address, count),
-                DType::F64 => borrow::<f64>(array, address, count),
-                DType::I32 => borrow::<i32>(array, address, count),
-                DType::I64 => borrow::<i64>(array, address, count),
-                DType::U8 => borrow::<u8>(array, address, count),
-                _ => None,
-            }
-        };
-        if let Some(borrowed) = borrowed {
-            return borrowed.reshaped(shape).or_raise(py);
-        }
     }
     // SAFETY: the array holds that many elements of the dtype from that address on, in C order, and exists until this returns.
     // Nothing can resize it meanwhile, since Python's lock is held.

@@ -8,7 +8,6 @@
 //! Default values, nested fetches and numpy's functions on tensors of a graph are written in Python.
 
 mod array;
-mod borrowed;
 mod builder;
 mod client;
 mod convert;
@@ -23,9 +22,9 @@ mod train;
 
 use pyo3::prelude::*;
 
-/// That of the command, which keeps the memory of large arrays for the next ones.
+/// That of the command: it keeps the memory of large arrays for the next ones.
 #[global_allocator]
-static ALLOCATOR: borrowed::Allocator = borrowed::Allocator;
+static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
 /// The part of meshtf that is written in Rust.
 #[pymodule]

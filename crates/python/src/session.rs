@@ -13,7 +13,7 @@ use pyo3::types::PyList;
 use serde_json::json;
 use tokio::task::AbortHandle;
 
-use crate::array::{Memory, tensor_in, to_numpy};
+use crate::array::{to_numpy, to_tensor};
 use crate::client::Reached;
 use crate::convert::seconds_of;
 use crate::error::{OrRaise, raised, refused};
@@ -45,16 +45,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub fn of(
-        file: &ProgramFile,
-        fetches: Vec<String>,
-        targets: Vec<String>,
-        feeds: Feeds<'_>,
-        memory: Memory,
-    ) -> PyResult<Asked> {
+    pub fn of(file: &ProgramFile, fetches: Vec<String>, targets: Vec<String>, feeds: Feeds<'_>) -> PyResult<Asked> {
         let mut all = Vec::with_capacity(feeds.len());
         for (name, array, dtype) in feeds {
-            all.push((name, tensor_in(&array, &dtype, memory)?));
+            all.push((name, to_tensor(&array, &dtype)?));
         }
         // The values that the file states, unless they are replaced.
         for (name, value) in &file.feed {
@@ -108,15 +102,6 @@ impl Session {
         }
     }
 
-    /// The memory of the feeds of a run that Python waits for: that of the arrays if the tasks are other processes, to which they
-    /// are sent meanwhile. A task of this process may keep them.
-    fn memory(&self) -> Memory {
-        match self.reached.lock().unwrap_or_else(PoisonError::into_inner).as_deref() {
-            Some(Reached::Mesh(_)) => Memory::OfArray,
-            Some(Reached::Local(_)) | None => Memory::Own,
-        }
-    }
-
     fn opened(&self, py: Python<'_>) -> PyResult<Arc<Opened>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
         opened.ok_or_else(|| refused(py, Code::FailedPrecondition, "the session is closed"))
@@ -147,13 +132,9 @@ impl Session {
         traced: bool,
         timeout: Option<f64>,
     ) -> PyResult<(Bound<'py, PyList>, Option<String>)> {
-        let memory = self.memory();
-        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds, memory)?;
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
         let (session, limit) = (self.opened(py)?, timeout.map(|seconds| seconds_of(py, seconds)).transpose()?);
-        let shared = shared(memory, &asked.feeds);
-        let ran = wait(py, async move { asked.run(&session, steps, traced, limit).await });
-        drop(shared);
-        let ran = ran?.or_raise(py)?;
+        let ran = wait(py, async move { asked.run(&session, steps, traced, limit).await })?.or_raise(py)?;
         let timeline = traced.then(|| timeline(&ran));
         Ok((arrays(py, ran.values)?, timeline))
     }
@@ -169,7 +150,7 @@ impl Session {
         steps: u64,
         done: Py<PyAny>,
     ) -> PyResult<Pending> {
-        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds, Memory::Own)?;
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
         let session = self.opened(py)?;
         let work = async move {
             let ran = asked.run(&session, steps, false, None).await;
@@ -200,7 +181,7 @@ impl Session {
         steps: u64,
         every: u64,
     ) -> PyResult<Steps> {
-        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds, Memory::Own)?;
+        let asked = Asked::of(&self.growth.file(), fetches, targets, feeds)?;
         let (begun, running) = Steps::begin(self.opened(py)?, Begun { asked, steps, every })?;
         let mut all = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| !one.has_ended());
@@ -230,12 +211,9 @@ impl Session {
     /// Gives a variable a value: an array in C order of its dtype.
     fn write(&self, py: Python<'_>, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let access = self.access(py, name)?;
-        let memory = self.memory();
-        let value = tensor_in(array, &access.dtype, memory)?;
-        let (session, shared) = (self.opened(py)?, shared(memory, &value));
-        let ran = wait(py, async move { session.run().feed(access.value, value).target(access.assign).await });
-        drop(shared);
-        ran?.or_raise(py)?;
+        let value = to_tensor(array, &access.dtype)?;
+        let session = self.opened(py)?;
+        wait(py, async move { session.run().feed(access.value, value).target(access.assign).await })?.or_raise(py)?;
         Ok(())
     }
 
@@ -289,11 +267,6 @@ impl Drop for Session {
         }
         self.forget();
     }
-}
-
-/// A second owner of feeds in the memory of the caller's arrays: nobody writes to a tensor that is shared.
-fn shared<T: Clone>(memory: Memory, feeds: &T) -> Option<T> {
-    (memory == Memory::OfArray).then(|| feeds.clone())
 }
 
 /// Waits for work whose effect is noted even if a signal ends the wait.
