@@ -88,8 +88,7 @@ impl Folder {
         if path.is_file() {
             return Err(Error::input(format!("{}: it is a file; expected a folder", path.display())));
         }
-        let made =
-            Made::folder(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
+        let made = Made::folder(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
         let model = serde_json::json!(kept.model).to_string();
         let mut metadata = BTreeMap::from([(MODEL.to_owned(), model), (OPTIONS.to_owned(), kept.options.to_owned())]);
         if !kept.fits.is_empty() {

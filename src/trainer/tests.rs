@@ -343,7 +343,7 @@ fn a_training_that_saves_nothing_leaves_no_folder() {
     assert!(outer.join("a").is_dir(), "somebody may still save");
     drop(other);
     assert!(!outer.exists());
-    // What was there before stays, and so does a state.
+    // A folder that was there before stays, and so does one with a state.
     drop(of(&own));
     assert!(own.is_dir());
     let saved = of(&outer.join("b")).save(4, Vec::new()).unwrap();

@@ -42,7 +42,9 @@ pub fn safetensors(file: &Shared) -> Result<Held> {
     let begin = format::header_bytes(&start)? as u64;
     if begin > file.length() {
         let (stated, whole) = (begin - start.len() as u64, file.length());
-        return Err(wrong(format!("its header has {stated} bytes by its own account, and the file has {whole}: it is cut off")));
+        return Err(wrong(format!(
+            "its header has {stated} bytes by its own account, and the file has {whole}: it is cut off"
+        )));
     }
     let header = bytes(&**file, 0, begin)?;
     let mut held = Held::new(Form::Safetensors, Vec::new());

@@ -166,12 +166,12 @@ fn sizes_that_lie_are_refused() {
             safetensors(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4),
             "tensor a: its elements end after the file",
         ),
-        (
-            safetensors(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8),
-            "not a valid safetensors",
-        ),
+        (safetensors(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8), "not a valid safetensors"),
         // The first megabyte of a file of gigabytes, as a broken download leaves it; and a length that is no header's.
-        (safetensors_of(200_000, r#"{"a":{"dtype":"F32""#), "its header has 200000 bytes by its own account, and the file has 27: it is cut off"),
+        (
+            safetensors_of(200_000, r#"{"a":{"dtype":"F32""#),
+            "its header has 200000 bytes by its own account, and the file has 27: it is cut off",
+        ),
         (safetensors_of(1 << 40, r#"{"a":{}"#), "its header has 1099511627776 bytes; the limit is 100000000"),
         (
             safetensors(r#"{"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,8]}}"#, 8),

@@ -37,8 +37,8 @@ const OTHERS_TOO: [&str; 2] = ["pb", "json"];
 /// `meshtf cache`, within its limit. A weight that is read is compared with its content: a file may change or go, and the weight
 /// is sent then. A node with --cache off reads none. Of a folder, all models are read that can be: a line names each other.
 ///
-/// A file of weights alone, for --weights, is taken as it is: values that --map turns, or that are widened for their variables, are
-/// sent.
+/// A file of weights alone, for --weights, is taken as it is: values that --map turns, or that are widened for their variables,
+/// are sent.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -204,9 +204,7 @@ fn read_weights(path: &Path) -> Result<Option<Constants>, Failure> {
         header.resize(safetensors::header_bytes(&header)?, 0);
         file.read_exact(&mut header[8..]).map_err(cannot)?;
         let begin = header.len() as u64;
-        let part = |info: safetensors::Info| {
-            (path.to_owned(), begin + info.begin, (info.end - info.begin) as usize)
-        };
+        let part = |info: safetensors::Info| (path.to_owned(), begin + info.begin, (info.end - info.begin) as usize);
         parts = safetensors::entries(&header)?.into_iter().map(part).collect();
     }
     let is_large = |entry: &meshtf_weights::Entry| entry.bytes >= MIN_KEPT_BYTES as u64 && entry.dtype.is_some();

@@ -219,8 +219,8 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
     layer_of(cx, n, kind, false)
 }
 
-/// An LSTM whose weights are quantised, `[directions, inputs, 4 * hidden]`, with their scales and zero points at the inputs from 8
-/// on: for a direction, or for each of its columns.
+/// An LSTM whose weights are quantised, `[directions, inputs, 4 * hidden]`, with their scales and zero points at the inputs from
+/// 8 on: for a direction, or for each of its columns.
 fn quantized_lstm(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     layer_of(cx, n, Kind::Lstm, true)
 }

@@ -1,10 +1,10 @@
 //! A variable of a training's state: its value as it is saved, and the variables in which it is kept.
 
-use meshtf_graph::{GraphBuilder, Output};
 use meshtf_graph::variable::Variable;
 use meshtf_graph::variable::ops::on;
-use meshtf_tensor::{PartialShape, Tensor};
+use meshtf_graph::{GraphBuilder, Output};
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::{PartialShape, Tensor};
 
 use super::exchange::parts;
 
