@@ -44,7 +44,7 @@ const OTHERS_TOO: [&str; 2] = ["pb", "json"];
 Examples:
   meshtf cache add model.onnx
   meshtf cache add ~/models          the models of a folder
-  meshtf cache add bert.safetensors  for `meshtf submit model.json --weights bert.safetensors`
+  meshtf cache add bert.safetensors  a file for --weights
   meshtf cache add saved_model/ --json | jq .[0].copied_bytes")]
 pub(super) struct Args {
     /// Model (ONNX, GraphDef, MetaGraph, graph.json), file of weights, folder of a SavedModel, or folder of models
