@@ -27,18 +27,18 @@ pub use constants::{Constants, Content};
 pub use flow::Flow;
 use meshtf_graph::NodeDef;
 use meshtf_graph::plan::{Piece, PlaceBy, Signature, Summary};
-use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceName, DeviceSpec, Task};
 use meshtf_tensor::failure::Failure;
 pub use meshtf_tensor::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
 pub const VERSION: u16 = 8;
 
-/// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
-pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
+/// Most bytes one message with all its tensors may have: the largest tensor, and half a gigabyte around it.
+pub const MAX_MESSAGE_BYTES: usize = MAX_TENSOR_BYTES + (1 << 29);
 
 /// Most tensors of a run that has feeds for each of its steps, of all steps together: as many as one message may have.
 pub const MAX_STEP_FEEDS: usize = 1 << 16;

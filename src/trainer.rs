@@ -326,7 +326,7 @@ impl Trainer {
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => Weights::add(graph, At::path(path)).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => Weights::add_fed(graph, At::path(path)).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {

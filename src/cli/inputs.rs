@@ -2,13 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub(super) use meshtf::program_file::load::Files;
-use meshtf::program_file::load::MAX_FILE_BYTES;
-use meshtf::program_file::{self, Ports, Tuning};
+use meshtf::program_file::{self, Ports, Tuning, load};
 use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
 use meshtf::trainer::unseen::Unseen;
@@ -16,7 +13,7 @@ use meshtf::trainer::weights::At;
 use meshtf::weight_file;
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, Signature};
-use meshtf_graph::{self as graph, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
+use meshtf_graph::{Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
@@ -75,18 +72,8 @@ impl MapArgs {
 /// The bytes of a file; `-` is stdin.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     let name = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
-    let cannot = |error: std::io::Error| Trouble::input(format!("{name}: {error}"));
-    let file: Box<dyn Read> = if path.as_os_str() == "-" {
-        Box::new(std::io::stdin().lock())
-    } else {
-        Box::new(std::fs::File::open(path).map_err(cannot)?)
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Trouble::input(format!("{name} exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
-    }
-    Ok(bytes)
+    let read = if path.as_os_str() == "-" { load::all_of(std::io::stdin().lock(), 0) } else { load::content(path) };
+    read.map_err(|failure| Trouble::input(format!("{name}: {}", failure.message)))
 }
 
 /// The program of a file, and the graph of its nodes, which are no longer in the program.
@@ -120,16 +107,7 @@ pub(super) fn read_noting(
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = read(path)?;
-    // That of stdin is the current one.
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut files = Files::in_folder(folder);
-    let mut beside = |file: &str, range: Range<u64>| {
-        let from = range.start;
-        let bytes = files.read(file, range)?;
-        note(&folder.join(file), from, bytes.len());
-        Ok(bytes)
-    };
-    let read = program_file::read_at(path, &bytes, &mut beside, signature, tuning);
+    let read = load::program(path, &bytes, signature, tuning, note);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => match no_graph(path, &error) {
@@ -137,12 +115,7 @@ pub(super) fn read_noting(
             None => at(&error),
         },
     })?;
-    let graph = Graph::new(std::mem::take(&mut program.nodes));
-    let graph = graph.and_then(|graph| graph.check_shapes().map(|()| graph)).map_err(|error| {
-        let place = error.node().and_then(|node| graph::place_of(&bytes, node));
-        let why = in_layer(&error, &bytes).unwrap_or_else(|| error.to_string());
-        at(&place.map_or_else(|| why.clone(), |place| format!("{place}: {why}")))
-    })?;
+    let graph = load::graph(std::mem::take(&mut program.nodes), &bytes).map_err(|failure| at(&failure.message))?;
     Ok((program, graph, bytes, ports))
 }
 
@@ -161,18 +134,6 @@ pub(super) fn no_graph(path: &Path, error: &FormatError) -> Option<String> {
         Ok(None) => meshtf_weights::other(&source).ok().flatten(),
         Err(_) => None,
     }
-}
-
-/// The text of an error in a node of a layer, as one of the layer.
-fn in_layer(error: &GraphError, bytes: &[u8]) -> Option<String> {
-    let node = error.node()?;
-    let layer = graph::layer_of(bytes, node)?;
-    let text = error.to_string();
-    let rest = text.strip_prefix(&format!("node {node}"))?;
-    // `node h/MatMul (MatMul): why`, or `node h/MatMul: why`.
-    let why = rest.strip_prefix(" (").and_then(|rest| rest.split_once("): ")).map(|(op, why)| format!("{op}: {why}"));
-    let why = why.or_else(|| rest.strip_prefix(": ").map(str::to_owned))?;
-    Some(format!("layer {} ({}): {why}", layer.name, layer.kind))
 }
 
 /// The placeholders of a graph, those that are named like this first, for a message on a name that is none of them.

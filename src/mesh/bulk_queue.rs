@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Most bulk messages, and bytes of them, that one peer has not acknowledged.
 pub const MAX_BULK_MESSAGES: usize = 8192;
-pub const MAX_BULK_BYTES: usize = 8 << 30;
+pub const MAX_BULK_BYTES: usize = 16 << 30;
 /// How often one bulk message is sent before the link counts as broken for good.
 pub const MAX_SENDS: u32 = 16;
 

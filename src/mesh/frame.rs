@@ -224,8 +224,9 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
     }
     let (header_bytes, payload_bytes) = (head.len() - PREFIX_BYTES, payload_bytes(envelope));
     let bytes = header_bytes.saturating_add(payload_bytes);
-    let limit = MAX_MESSAGE_BYTES.min(u32::MAX as usize);
-    if bytes > limit || envelope.tensors.len() > MAX_TENSORS {
+    let is_long = u32::try_from(header_bytes).is_err();
+    if bytes > MAX_MESSAGE_BYTES || is_long || envelope.tensors.len() > MAX_TENSORS {
+        let limit = if is_long { u32::MAX as usize } else { MAX_MESSAGE_BYTES };
         return Err(MeshError::TooLarge { bytes, limit });
     }
     let prefix = Prefix::of(Kind::Message, header_bytes, payload_bytes);
@@ -523,6 +524,26 @@ pub(super) mod tests {
         assert!(parse(&bytes).is_err());
         let huge = Prefix::of(Kind::Message, 9, usize::MAX);
         assert!(Prefix::decode(&huge.encode(), MAX_MESSAGE_BYTES).is_err());
+    }
+
+    #[test]
+    fn a_tensor_above_4_gib_is_one_message_and_one_above_the_limit_is_none() {
+        // Zeros that nobody has written to take no memory.
+        let zeros = |bytes: usize| Tensor::zeros(DType::U8, [bytes]).unwrap();
+        let of = |tensors: Vec<Tensor>| Envelope { tensors, ..example() };
+        let bytes = (4 << 30) + 8;
+        let (prefix, head) = encode_head(&of(vec![zeros(bytes)])).unwrap();
+        assert_eq!((prefix.payload_bytes, payload_of(&prefix)), (bytes, Ok(bytes)));
+        let header = decode_header(&head[PREFIX_BYTES..], bytes).unwrap();
+        assert_eq!(header.tensors[0].payload_bytes(), Ok(bytes));
+        let one = zeros(bytes);
+        let refused = encode_head(&of(vec![one.clone(), one])).unwrap_err();
+        assert!(matches!(refused, MeshError::TooLarge { limit: MAX_MESSAGE_BYTES, .. }), "{refused}");
+    }
+
+    /// The length of the payload, as it is read again.
+    fn payload_of(prefix: &Prefix) -> Result<usize, Failure> {
+        Prefix::decode(&prefix.encode(), MAX_MESSAGE_BYTES).map(|read| read.payload_bytes)
     }
 
     #[test]

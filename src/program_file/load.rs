@@ -7,14 +7,16 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
-use meshtf_graph::{Graph, Program};
+use meshtf_graph::{FormatError, Graph, GraphError, NodeDef, Program};
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
+use meshtf_tensor::{MAX_TENSOR_BYTES, MAX_TEXT_BYTES, Tensor, memory};
 
 use super::{Ports, Tuning, file_of, read_at};
 
-/// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
-pub const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
+/// Largest file of a graph: protobuf's limit, and some space.
+pub const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64 + (64 << 20);
+/// Largest part of a file of constants that is read at once: the limit of one tensor, and some space for the form around it.
+const MAX_PART_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
 
 /// The files in the folder of a model that hold its weights, each opened once.
 pub struct Files<'f> {
@@ -34,22 +36,34 @@ impl Files<'_> {
     pub fn read(&mut self, name: &str, range: Range<u64>) -> Result<Vec<u8>, Failure> {
         let path = self.folder.join(name);
         let cannot = |error: std::io::Error| Failure::invalid(format!("{}: {error}", path.display()));
+        let was_open = self.open.contains_key(name);
         let file = match self.open.entry(name.to_owned()) {
             Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(place) => place.insert(File::open(&path).map_err(cannot)?),
         };
+        let metadata = file.metadata().map_err(cannot)?;
         // A pipe has no length, and is read from its beginning to its end.
-        let length = file.metadata().map_err(cannot)?.len();
+        if !metadata.is_file() && (range.start > 0 || was_open) {
+            let why = format!(
+                "{}: it is no regular file: of a pipe or a device no part can be read by itself, and a model's external data are read \
+                 part by part; copy it to a file first",
+                path.display()
+            );
+            return Err(Failure::invalid(why));
+        }
+        let length = metadata.len();
         let wanted = range.end.min(length.max(range.start)).saturating_sub(range.start);
-        let most = range.end.saturating_sub(range.start).min(MAX_FILE_BYTES + 1);
+        let most = range.end.saturating_sub(range.start).min(MAX_PART_BYTES + 1);
         if range.start > 0 || length > 0 {
             file.seek(SeekFrom::Start(range.start)).map_err(cannot)?;
         }
         // The length is true, or the file is read as far as it goes: no more is reserved than there is.
-        let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(most)).unwrap_or(0));
+        let known = usize::try_from(wanted.min(most)).unwrap_or(0);
+        memory::admit(known)?;
+        let mut bytes = Vec::with_capacity(known);
         file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            let why = format!("{} exceeds the limit of {MAX_FILE_BYTES} bytes per part", path.display());
+        if bytes.len() as u64 > MAX_PART_BYTES {
+            let why = format!("{} exceeds the limit of {MAX_PART_BYTES} bytes per part", path.display());
             return Err(Failure::invalid(why));
         }
         Ok(bytes)
@@ -98,23 +112,12 @@ impl ProgramFile {
     /// there is not enough memory for it.
     pub fn load(path: impl AsRef<Path>, signature: Option<&str>) -> Result<ProgramFile> {
         let named = path.as_ref();
-        let at = |why: String| format!("{}: {why}", named.display());
+        let at = |failure: Failure| Failure { message: format!("{}: {}", named.display(), failure.message), ..failure };
         let path = &file_of(named);
-        let bytes = content(path).map_err(|error| {
-            let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::InvalidArgument };
-            Failure::new(code, at(error.to_string()))
-        })?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(Failure::invalid(at(format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file"))));
-        }
-        let mut files = Files::in_folder(path.parent().unwrap_or(Path::new("")));
-        let mut beside = |file: &str, range| files.read(file, range);
-        let read = read_at(path, &bytes, &mut beside, signature, Tuning::default()).map_err(|error| {
-            let failure = Failure::from(error);
-            Failure { message: at(failure.message), code: failure.code, ..Failure::invalid("") }
-        });
-        let (program, ports) = read?;
-        ProgramFile::checked(program, ports, &bytes, at)
+        let bytes = content(path).map_err(at)?;
+        let read = program(path, &bytes, signature, Tuning::default(), &mut |_, _, _| {});
+        let (program, ports) = read.map_err(|error| at(error.into()))?;
+        ProgramFile::checked(program, ports, &bytes).map_err(at)
     }
 
     /// Reads the content of such a file, except a SavedModel's folder; it may refer to no other file.
@@ -125,17 +128,12 @@ impl ProgramFile {
         let mut beside =
             |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
         let (program, ports) = super::read_beside(content, &mut beside)?;
-        ProgramFile::checked(program, ports, content, |why| why)
+        ProgramFile::checked(program, ports, content)
     }
 
-    fn checked(program: Program, ports: Ports, content: &[u8], at: impl Fn(String) -> String) -> Result<ProgramFile> {
+    fn checked(program: Program, ports: Ports, content: &[u8]) -> Result<ProgramFile> {
         let Program { nodes, fetch, feed, targets, init } = program;
-        let graph = Graph::new(nodes).and_then(|graph| graph.check_shapes().map(|()| graph));
-        let graph = graph.map_err(|error| {
-            let place = error.node().and_then(|node| meshtf_graph::place_of(content, node));
-            let why = place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}"));
-            Failure { node: error.node().map(str::to_owned), ..Failure::invalid(at(why)) }
-        })?;
+        let graph = graph(nodes, content)?;
         Ok(ProgramFile { graph, fetch, feed, targets, init, ports })
     }
 
@@ -170,9 +168,84 @@ impl From<Graph> for ProgramFile {
     }
 }
 
-/// At most one byte more than a file may have.
-fn content(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// The content of a file.
+///
+/// # Errors
+/// NotFound if there is none; InvalidArgument with the reason of the system, or for a file above the limit.
+pub fn content(path: &Path) -> Result<Vec<u8>> {
+    let cannot = |error: std::io::Error| {
+        let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::InvalidArgument };
+        Failure::new(code, error.to_string())
+    };
+    let file = File::open(path).map_err(cannot)?;
+    let length = file.metadata().map_err(cannot)?.len();
+    // A pipe has none.
+    let known = usize::try_from(length.min(MAX_FILE_BYTES)).unwrap_or(0);
+    memory::admit(known)?;
+    all_of(file, known)
+}
+
+/// As [`content`], of a source that is open already, and that has about so many bytes, if that is known.
+///
+/// # Errors
+/// As [`content`].
+pub fn all_of(source: impl Read, known: usize) -> Result<Vec<u8>> {
+    // With room for the read that finds the end.
+    let mut bytes = Vec::with_capacity(if known == 0 { 0 } else { known + 32 });
+    let read = source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::invalid(error.to_string()))?;
+    match bytes.len() as u64 > MAX_FILE_BYTES {
+        false => Ok(bytes),
+        true => Err(Failure::invalid(format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file"))),
+    }
+}
+
+/// The program of a file with this content. `note` is called with each part of a file beside it that is read: the file, the first
+/// byte, and the number of bytes.
+///
+/// # Errors
+/// As [`read_at`].
+pub fn program(
+    path: &Path,
+    content: &[u8],
+    signature: Option<&str>,
+    tuning: Tuning,
+    note: &mut dyn FnMut(&Path, u64, usize),
+) -> Result<(Program, Ports), FormatError> {
+    // That of stdin is the current one.
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut files = Files::in_folder(folder);
+    let mut beside = |file: &str, range: Range<u64>| {
+        let from = range.start;
+        let bytes = files.read(file, range)?;
+        note(&folder.join(file), from, bytes.len());
+        Ok(bytes)
+    };
+    read_at(path, content, &mut beside, signature, tuning)
+}
+
+/// The graph of a program's nodes, checked.
+///
+/// # Errors
+/// InvalidArgument with the error, its location in the content, and the layer that the node is of.
+pub fn graph(nodes: Vec<NodeDef>, content: &[u8]) -> Result<Graph> {
+    let graph = Graph::new(nodes).and_then(|graph| graph.check_shapes().map(|()| graph));
+    graph.map_err(|error| {
+        let place = error.node().and_then(|node| meshtf_graph::place_of(content, node));
+        let why = in_layer(&error, content).unwrap_or_else(|| error.to_string());
+        let message = place.map_or_else(|| why.clone(), |place| format!("{place}: {why}"));
+        Failure { node: error.node().map(str::to_owned), ..Failure::invalid(message) }
+    })
+}
+
+/// The text of an error in a node of a layer, as one of the layer.
+fn in_layer(error: &GraphError, content: &[u8]) -> Option<String> {
+    let node = error.node()?;
+    let layer = meshtf_graph::layer_of(content, node)?;
+    let text = error.to_string();
+    let rest = text.strip_prefix(&format!("node {node}"))?;
+    // `node h/MatMul (MatMul): why`, or `node h/MatMul: why`.
+    let why = rest.strip_prefix(" (").and_then(|rest| rest.split_once("): ")).map(|(op, why)| format!("{op}: {why}"));
+    let why = why.or_else(|| rest.strip_prefix(": ").map(str::to_owned))?;
+    Some(format!("layer {} ({}): {why}", layer.name, layer.kind))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::safetensors::Contents;
@@ -25,11 +26,34 @@ pub(super) const BEST_OF: &str = "meshtf.best_of";
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     path: PathBuf,
+    _made: Arc<Made>,
     keep: usize,
     /// Identifies the order of the data.
     order: BTreeMap<String, String>,
     /// The metadata of the model.
     kept: BTreeMap<String, String>,
+}
+
+/// The folders that were made for the states, the innermost first: a training that saves nothing, since it fails, leaves none of
+/// them.
+#[derive(Debug)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes a folder, and those around it that do not exist.
+    fn folder(path: &Path) -> std::io::Result<Made> {
+        let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        let made = Made(missing.map(Path::to_owned).collect());
+        fs::create_dir_all(path)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The system removes no folder that has something in it.
+        let _kept = self.0.iter().try_for_each(fs::remove_dir);
+    }
 }
 
 /// The metadata that are kept with the weights of a model.
@@ -64,7 +88,7 @@ impl Folder {
         if path.is_file() {
             return Err(Error::input(format!("{}: it is a file; expected a folder", path.display())));
         }
-        fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
+        let made = Made::folder(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
         let model = serde_json::json!(kept.model).to_string();
         let mut metadata = BTreeMap::from([(MODEL.to_owned(), model), (OPTIONS.to_owned(), kept.options.to_owned())]);
         if !kept.fits.is_empty() {
@@ -74,7 +98,7 @@ impl Folder {
         let batch = sections.train.drawn(sections.data.batch)?;
         let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
         let order = order.map(|(key, value)| (key.to_owned(), value)).into();
-        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order, kept: metadata })
+        Ok(Folder { path: path.to_owned(), _made: Arc::new(made), keep: keep.max(1), order, kept: metadata })
     }
 
     /// Its path.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
-use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
+use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
     Column, Examples, FilePart, Fit, HoldOutBy, ImageOptions, Layout, Missing, TableOptions, WorkerFile, is_table,
     read_tensor,
@@ -25,7 +25,7 @@ use super::texts::{self, Measured, Text};
 use super::{Error, Found, TrainingData};
 
 /// The largest file that is read.
-const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
+const MAX_BYTES: u64 = MAX_TEXT_BYTES as u64;
 /// The name of the classes of images among those of columns.
 const CLASS: &str = "class";
 /// The channels of images whose placeholder leaves them open.

@@ -331,6 +331,26 @@ async fn a_second_run_does_not_touch_the_states_of_the_first() {
 }
 
 #[test]
+fn a_training_that_saves_nothing_leaves_no_folder() {
+    let folder = TempDir::new().unwrap();
+    let (outer, own) = (folder.child("runs"), folder.child("there"));
+    std::fs::create_dir(&own).unwrap();
+    let kept = Kept { model: &[], fits: &Fits::new(), options: "{}" };
+    let of = |path: &std::path::Path| Folder::new(path, 2, &sections(2, 10), kept, 8).unwrap();
+    let made = of(&outer.join("a"));
+    let other = made.clone();
+    drop(made);
+    assert!(outer.join("a").is_dir(), "somebody may still save");
+    drop(other);
+    assert!(!outer.exists());
+    // A folder that was there before stays, and so does one with a state.
+    drop(of(&own));
+    assert!(own.is_dir());
+    let saved = of(&outer.join("b")).save(4, Vec::new()).unwrap();
+    assert!(saved.is_file());
+}
+
+#[test]
 fn options_that_say_nothing_are_refused() {
     let weights = Some(std::path::PathBuf::from("run"));
     for (options, why) in [

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::{DType, Shape, Tensor};
-use meshtf_train::job::{Kept, restore, variables};
+use meshtf_train::job::{Kept, restore, restore_constant, variables};
 use meshtf_train::{AVERAGE, Variable};
 use meshtf_weights::Entry;
 use meshtf_weights::map::{Rules, cast, widens};
@@ -53,8 +53,8 @@ impl<'a> At<'a> {
 struct Weight {
     /// The node of the variable.
     variable: String,
-    /// The name that is fed with the value.
-    feed: String,
+    /// The name that is fed with the value; `None` if the value is a constant of the graph.
+    feed: Option<String>,
     /// The node that is run then.
     run: String,
     value: Tensor,
@@ -62,11 +62,25 @@ struct Weight {
 
 impl Weights {
     /// Reads a file of tensors, or a state that a training saved in a folder, and adds to the graph the nodes that set its
-    /// variables: with `averages`, to their moving averages.
+    /// variables: with `averages`, to their moving averages. The values are constants of the graph: large ones are not sent to
+    /// tasks that have kept them since an earlier session.
     ///
     /// # Errors
     /// Bad input: the file does not exist, or lacks variables, or has them in another form; the message names them.
     pub fn add(graph: Graph, at: At) -> Result<(Graph, Weights), Error> {
+        Weights::add_as(graph, at, false)
+    }
+
+    /// As [`Weights::add`], for variables that change: the values are fed, so that tasks do not hold the first ones as long as
+    /// the session lasts.
+    ///
+    /// # Errors
+    /// As [`Weights::add`].
+    pub(super) fn add_fed(graph: Graph, at: At) -> Result<(Graph, Weights), Error> {
+        Weights::add_as(graph, at, true)
+    }
+
+    fn add_as(graph: Graph, at: At, is_fed: bool) -> Result<(Graph, Weights), Error> {
         let prefixed = |error| match error {
             Error::Input(why) => Error::input(format!("weights {why}")),
             other => other,
@@ -97,7 +111,12 @@ impl Weights {
                 Some(_) => Error::Failed(failure),
                 None => Error::input(format!("weights {file}: {}", failure.message)),
             })?;
-            let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
+            let (feed, run) = if is_fed {
+                let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
+                (Some(feed), run)
+            } else {
+                (None, restore_constant(&mut g, variable, value.clone())?)
+            };
             let variable = g.tensor_name(variable.handle);
             weights.push(Weight { variable, feed, run, value });
         }
@@ -111,7 +130,11 @@ impl Weights {
 
     /// Gives the variables their values.
     pub async fn set(&self, session: &Session) -> Result<(), Error> {
-        let mut left = &self.all[..];
+        let (fed, constant): (Vec<&Weight>, Vec<&Weight>) = self.all.iter().partition(|one| one.feed.is_some());
+        if !constant.is_empty() {
+            session.run().targets(constant.iter().map(|one| one.run.as_str())).await?;
+        }
+        let mut left = &fed[..];
         while !left.is_empty() {
             let mut bytes = 0;
             let fits = left.iter().take_while(|weight| {
@@ -119,7 +142,8 @@ impl Weights {
                 bytes <= STEP_BYTES
             });
             let (now, rest) = left.split_at(fits.count().max(1));
-            let feeds: Vec<(&str, Tensor)> = now.iter().map(|one| (one.feed.as_str(), one.value.clone())).collect();
+            let feeds: Vec<(&str, Tensor)> =
+                now.iter().filter_map(|one| Some((one.feed.as_deref()?, one.value.clone()))).collect();
             let targets: Vec<&str> = now.iter().map(|one| one.run.as_str()).collect();
             session.run().feeds(&feeds).targets(&targets).await?;
             left = rest;

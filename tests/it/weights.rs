@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meshtf_graph as graph;
+use meshtf_tensor::safetensors::{self, Contents};
 use meshtf_tensor::{DType, Tensor};
 
 use crate::sandbox::{Ended, Sandbox, wait_until};
@@ -51,6 +52,14 @@ impl Sandbox {
     fn costs(&self, model: &str) -> u64 {
         let before = self.received("ps/0");
         self.submit(model).prints(SUM);
+        self.received("ps/0") - before
+    }
+
+    /// As [`Sandbox::costs`], of variables that get their values from a file.
+    fn costs_with(&self, graph: &str, weights: &str) -> u64 {
+        let before = self.received("ps/0");
+        let start = ["submit", graph, "--weights", weights, "--target", "worker/0", "--quiet", "--no-record"];
+        self.run(&start).prints(SUM);
         self.received("ps/0") - before
     }
 
@@ -109,6 +118,47 @@ fn a_second_start_sends_none_even_after_the_task_was_restarted() {
     assert!(said.stdout.starts_with("removed 2 weights from "), "{}", said.stdout);
     let said = sandbox.run(&["cache"]).expect(0);
     assert!(said.stderr.contains("there are no weights in "), "{}", said.stderr);
+}
+
+#[test]
+fn variables_get_the_values_of_a_file_that_was_sent_before() {
+    let sandbox = Sandbox::new();
+    let _master = sandbox.node("worker/0");
+    let ps = sandbox.node("ps/0");
+    let graph = sandbox.file(
+        "graph.json",
+        r#"{ "version": 1,
+        "variables": { "a": { "shape": [1000000], "device": "/job:ps/task:0" },
+            "b": { "shape": [1000000], "device": "/job:ps/task:0" }, "zero": { "shape": [], "device": "/job:ps/task:0" } },
+        "nodes": {
+            "sum_a": { "op": "Sum", "inputs": ["a", 0], "device": "/job:ps/task:0" },
+            "sum_b": { "op": "Sum", "inputs": ["b", 0], "device": "/job:ps/task:0" },
+            "y": { "op": "AddN", "inputs": ["sum_a", "sum_b", "zero"], "device": "/job:ps/task:0" } }, "fetch": ["y"] }"#,
+    );
+    let table = |first: u32| Tensor::vector((0..1_000_000u32).map(|at| ((at + first) % 8) as f32).collect::<Vec<_>>());
+    let tensors = [("a", table(0)), ("b", table(7)), ("zero", Tensor::scalar(0f32))];
+    let tensors = tensors.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let mut bytes = Vec::new();
+    safetensors::write(&mut bytes, &Contents { tensors, ..Contents::default() }).expect("a file of weights");
+    let weights = sandbox.file("weights.safetensors", &bytes);
+    let first = sandbox.costs_with(&graph, &weights);
+    assert!((BYTES..BYTES + WITHOUT).contains(&first), "{first}");
+    let listed = sandbox.writes();
+    let mut nodes: Vec<_> = listed.as_array().expect("a list").iter().filter_map(|row| row["node"].as_str()).collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, ["a/restored/value", "b/restored/value"]);
+    let second = sandbox.costs_with(&graph, &weights);
+    assert!(second < WITHOUT, "{second}");
+    drop(ps);
+    let _ps = sandbox.node("ps/0");
+    let third = sandbox.costs_with(&graph, &weights);
+    assert!(third < WITHOUT, "{third}");
+    // The file itself, read where it lies.
+    sandbox.run(&["cache", "clear"]).expect(0);
+    let added = sandbox.run(&["cache", "add", &weights, "--json"]).expect(0).json();
+    assert_eq!((&added[0]["read_there"], &added[0]["copied"]), (&2.into(), &0.into()), "{added}");
+    let fourth = sandbox.costs_with(&graph, &weights);
+    assert!(fourth < WITHOUT, "{fourth}");
 }
 
 #[test]

@@ -3,22 +3,23 @@
 
     python3 -m venv target/onnx-venv
     target/onnx-venv/bin/pip install onnx onnxruntime numpy
-    target/onnx-venv/bin/python tests/onnx/record.py
+    target/onnx-venv/bin/python tests/onnx/record.py [FILE…]
 
 `cases.pb` is a message of cases: field 1, repeated; each has name (1), rtol (2), atol (3), model (4), inputs (5) and outputs (6),
 the latter as TensorProto, SequenceProto or OptionalProto. `models.pb` has models with random weights of the architectures that onnx
-ships; their input is computed by a formula that the test has, too. The cases that meshtf refuses by name are in `REFUSED` of
+ships; their input is computed by a formula that the test has, too. `contrib.pb` has operators of onnxruntime's own. The cases that meshtf refuses by name are in `REFUSED` of
 crates/onnx/tests/models/recorded.rs.
 """
 
 import glob
 import os
 import struct
+import sys
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx.backend.test.loader import load_node_model_tests
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -109,8 +110,76 @@ def models():
             yield case(name, 1e-4, 1e-6, file.read(), [], outputs)
 
 
+def quantised(random, rows, columns, by_column):
+    """Weights of integers for each direction, with scales and zero points for a direction or for each of its columns."""
+    per = [2, columns] if by_column else [2]
+    dtype = np.int8 if by_column else np.uint8
+    weights = random.integers(-120, 120, [2, rows, columns]).astype(np.int64)
+    zeros = np.zeros(per, np.int64) if by_column else random.integers(110, 140, per)
+    stored = weights + (zeros[:, None, :] if by_column else zeros[:, None, None])
+    stored = np.clip(stored, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return stored.astype(dtype), random.uniform(0.002, 0.01, per).astype(np.float32), zeros.astype(dtype)
+
+
+def lstm(by_column):
+    """A quantised LSTM of onnxruntime in both directions."""
+    random = np.random.default_rng(38)
+    length, batch, size, hidden = 4, 2, 5, 3
+    w, w_scale, w_zero = quantised(random, size, 4 * hidden, by_column)
+    r, r_scale, r_zero = quantised(random, hidden, 4 * hidden, by_column)
+    bias = random.uniform(-0.5, 0.5, [2, 8 * hidden]).astype(np.float32)
+    weights = {"w": w, "r": r, "b": bias, "w_scale": w_scale, "w_zero": w_zero, "r_scale": r_scale, "r_zero": r_zero}
+    names = ["x", "w", "r", "b", "", "h", "c", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", names, ["y", "last_h", "last_c"], domain="com.microsoft", hidden_size=hidden,
+        direction="bidirectional",
+    )
+    x = random.uniform(-1, 1, [length, batch, size]).astype(np.float32)
+    h, c = (random.uniform(-1, 1, [2, batch, hidden]).astype(np.float32) for _ in range(2))
+    return [node], weights, {"x": (x, ["length", "batch", size]), "h": (h, h.shape), "c": (c, c.shape)}, 3
+
+
+def open_squeeze():
+    """A Squeeze without axes of sizes that only a step tells, and nodes on its result, whose rank is open."""
+    nodes = [
+        helper.make_node("Squeeze", ["x"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["g"]),
+        helper.make_node("Slice", ["g", "zero", "two", "zero"], ["a"]),
+        helper.make_node("Slice", ["g", "two", "far", "zero"], ["b"]),
+        helper.make_node("Concat", ["b", "a"], ["y"], axis=0),
+    ]
+    ints = {"zero": [0], "two": [2], "far": [9]}
+    x = np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 1, 4)
+    return nodes, {name: np.array(value, np.int64) for name, value in ints.items()}, {"x": (x, ["batch", "frames", 4])}, 1
+
+
+def contrib():
+    """Models of a few nodes, with onnxruntime's answers: its own operators, and shapes that are open."""
+    all = {"quantised_lstm": lstm(False), "quantised_lstm_by_column": lstm(True), "open_squeeze": open_squeeze()}
+    for name, (nodes, weights, feeds, count) in all.items():
+        infos = [
+            helper.make_tensor_value_info(own, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
+            for own, (value, shape) in feeds.items()
+        ]
+        outputs = [helper.make_empty_tensor_value_info(own) for own in nodes[-1].output]
+        for output in outputs:
+            output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        initializers = [numpy_helper.from_array(value, own) for own, value in weights.items()]
+        graph = helper.make_graph(nodes, name, infos, outputs, initializers)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        values = onnxruntime.InferenceSession(model, options).run(None, {own: value for own, (value, _) in feeds.items()})
+        assert len(values) == count
+        inputs = [message(value, info) for (value, _), info in zip(feeds.values(), infos)]
+        yield case(name, 1e-5, 1e-6, model, inputs, [message(value, info) for value, info in zip(values, outputs)])
+
+
 os.makedirs(OUT, exist_ok=True)
-for name, all in [("cases.pb", node_cases()), ("models.pb", models())]:
+for name, all in [("cases.pb", node_cases()), ("models.pb", models()), ("contrib.pb", contrib())]:
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        continue
     content = b"".join(all)
     with open(os.path.join(OUT, name), "wb") as file:
         file.write(content)

@@ -59,6 +59,14 @@ const LEAST_SHARED: usize = 64 << 10;
 /// its output tensor, takes longer than the host kernel.
 const SMALL: usize = 1024;
 
+/// Most bytes of a tensor in a GPU's memory, whose shaders count in 32 bits. The host holds larger ones, and computes on them.
+const MOST_ON_GPU: usize = i32::MAX as usize;
+
+/// Whether a backend holds a tensor with this number of elements.
+fn is_held<B: Backing>(dtype: DType, elements: usize) -> bool {
+    !B::REMOTE || elements.saturating_mul(dtype.size().unwrap_or(1)) <= MOST_ON_GPU
+}
+
 /// A kernel before it knows its device.
 type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<EngineOutcome> + Send>;
 
@@ -96,7 +104,10 @@ impl<B: Backing> Engine for BurnEngine<B> {
         let name = self.name.clone();
         let takes_empty = batch_norm::takes_empty(node.op);
         let run = move |inputs: Values| {
-            let is_left = |input: &Value| !takes_empty && input.is_empty() || input.rank() > B::MAX_RANK;
+            let is_left = |input: &Value| {
+                let is_wide = input.rank() > B::MAX_RANK || !is_held::<B>(input.dtype(), input.len());
+                is_wide || !takes_empty && input.is_empty()
+            };
             if inputs.iter().any(|input| input.dtype().is_float() && is_left(input)) {
                 return Ok(EngineOutcome::Declined(inputs));
             }
@@ -146,7 +157,8 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 
     fn upload(&self, tensor: Tensor) -> Result<Value> {
-        if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
+        let is_wide = tensor.rank() > B::MAX_RANK || !is_held::<B>(tensor.dtype(), tensor.len());
+        if tensor.is_empty() || is_wide || !self.site.floats.contains(&tensor.dtype()) {
             return Ok(Value::Host(tensor));
         }
         guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))

@@ -21,7 +21,7 @@ use meshtf_graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
 use meshtf_tensor::failure::{Code, Failure};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
-use meshtf_tensor::{DType, PartialShape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Tensor, memory};
 
 pub use saved::saved;
 
@@ -442,13 +442,20 @@ impl Sink for Teller {
 }
 
 const SESSION: SessionId = SessionId(7);
+/// The memory of the device: what the limit of a tensor admits is more than a machine that fuzzes may have.
+const MEMORY: usize = 1 << 30;
 
 impl Bench {
     fn new() -> Bench {
         let (sender, events) = mpsc::channel();
         let engine = cpu(BackendChoice::Flex).open().expect("the CPU is always there");
         let name = Task::new("local", 0).device(DeviceKind::Cpu, 0);
-        let device = Device::open(name, engine, Arc::new(Resources::new()), Arc::new(Teller(sender)));
+        let device = Device::open(
+            name,
+            engine,
+            Arc::new(Resources::new().within(memory::Budget::of(MEMORY))),
+            Arc::new(Teller(sender)),
+        );
         Bench { device: device.expect("there is a thread for it"), events }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
+use meshtf_tensor::{DType, MAX_TENSOR_BYTES, MAX_TEXT_BYTES, PartialShape, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::function::Function;
@@ -70,9 +70,12 @@ impl Filled {
     /// ResourceExhausted if it would exceed [`MAX_TENSOR_BYTES`].
     pub fn new(element: Tensor, shape: Shape) -> Result<Filled> {
         let n = shape.limited_elements(element.dtype())?;
-        let each = element.byte_len() + if element.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
-        if n.saturating_mul(each) > MAX_TENSOR_BYTES {
-            let why = format!("a constant of shape {shape} exceeds the limit of {MAX_TENSOR_BYTES} bytes");
+        let (each, limit) = match element.dtype() {
+            DType::String => (element.byte_len() + size_of::<Vec<u8>>(), MAX_TEXT_BYTES),
+            _ => (element.byte_len(), MAX_TENSOR_BYTES),
+        };
+        if n.saturating_mul(each) > limit {
+            let why = format!("a constant of shape {shape} exceeds the limit of {limit} bytes");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         Ok(Filled { element, shape, stands_in: false })

@@ -27,6 +27,9 @@ const MAX_BYTES: usize = i32::MAX as usize;
 /// The largest JSON text that is read, in bytes: parsed, it takes several times its length.
 const MAX_JSON_BYTES: usize = 256 << 20;
 
+/// Most bytes of the constants of a file, and of the files next to it that it names.
+const MAX_CONSTANTS_BYTES: usize = 4 * MAX_TENSOR_BYTES;
+
 /// The remaining memory for the constants of one file. A constant of any size can be stated in a few bytes.
 pub(super) struct Budget {
     /// Bytes left for all constants.
@@ -42,7 +45,7 @@ const MAX_EXPANDED_BYTES: usize = 256 << 20;
 
 impl Budget {
     pub fn new() -> Self {
-        Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
+        Budget { left: MAX_CONSTANTS_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
     }
 
     /// The number of elements of a constant of this shape; memory for them is admitted.
@@ -66,7 +69,7 @@ impl Budget {
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
-                "brings the constants of this file to more than {MAX_TENSOR_BYTES} bytes in total; feed large values instead"
+                "brings the constants of this file to more than {MAX_CONSTANTS_BYTES} bytes in total; feed large values instead"
             )
         })?;
         Ok(())

@@ -5,7 +5,7 @@
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, with_moved};
+use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, Shape, Tensor, with_moved};
 
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 
@@ -117,12 +117,12 @@ pub fn product(dims: &[usize]) -> usize {
 /// Admits strings of `bytes` bytes in total.
 ///
 /// # Errors
-/// ResourceExhausted if that exceeds [`MAX_TENSOR_BYTES`], or the memory budget.
+/// ResourceExhausted if that exceeds [`MAX_TEXT_BYTES`], or the memory budget.
 pub fn check_text_bytes(bytes: usize) -> Result<()> {
-    if bytes <= MAX_TENSOR_BYTES {
+    if bytes <= MAX_TEXT_BYTES {
         return memory::admit(bytes);
     }
-    let message = format!("strings of {bytes} bytes exceed the limit of {MAX_TENSOR_BYTES} bytes per tensor");
+    let message = format!("strings of {bytes} bytes exceed the limit of {MAX_TEXT_BYTES} bytes per tensor of strings");
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 

@@ -85,7 +85,7 @@ pub(crate) use op;
 const SHARED_BYTES: usize = 64;
 
 /// Greatest rank of a tensor.
-const MAX_RANK: usize = 32;
+pub const MAX_RANK: usize = 32;
 
 /// Largest constant whose elements a lowering computes with.
 pub const MAX_FOLDED: usize = 1 << 16;

@@ -53,6 +53,7 @@ pub fn save(export: Export) -> Result<Vec<u8>> {
         numbered: HashMap::new(),
         nodes: Vec::new(),
         weights: Vec::new(),
+        turned: HashMap::new(),
     };
     let names = inputs.iter().chain(&outputs).map(|(name, _)| name.clone());
     writer.taken.extend(names);
@@ -202,6 +203,8 @@ struct Writer<'g> {
     numbered: HashMap<String, usize>,
     nodes: Vec<NodeProto>,
     weights: Vec<TensorProto>,
+    /// Those of variables in another layout, by the names of the variables.
+    turned: HashMap<String, Vec<usize>>,
 }
 
 impl Writer<'_> {
@@ -297,6 +300,23 @@ impl Writer<'_> {
         };
         self.names.insert(origin, name.clone());
         self.names.insert(output, name.clone());
+        Ok(name)
+    }
+
+    /// The initializer of a variable in another layout: one, however many nodes read it so.
+    fn weight_once(&mut self, wanted: &str, value: &Tensor) -> Result<String> {
+        let is_same = |own: &&TensorProto| {
+            let sizes = own.dims.iter().map(|&size| usize::try_from(size).ok());
+            sizes.eq(value.dims().iter().map(|&size| Some(size)))
+                && own.data_type == Elem::of(value.dtype()).0
+                && value.bytes().is_some_and(|bytes| own.raw_data.as_deref() == Some(bytes))
+        };
+        let mut made = self.turned.get(wanted).into_iter().flatten().map(|&at| &self.weights[at]);
+        if let Some(own) = made.find(is_same) {
+            return Ok(own.name.clone());
+        }
+        let name = self.weight(wanted, value)?;
+        self.turned.entry(wanted.to_owned()).or_default().push(self.weights.len() - 1);
         Ok(name)
     }
 
@@ -406,6 +426,7 @@ mod tests {
             numbered: HashMap::new(),
             nodes: Vec::new(),
             weights: Vec::new(),
+            turned: HashMap::new(),
         };
         let names: Vec<String> = ["w", "w", "w", "w_1", "W", "w"].map(|wanted| writer.unused(wanted)).to_vec();
         assert_eq!(names, ["w", "w_1", "w_3", "w_1_1", "W", "w_4"]);

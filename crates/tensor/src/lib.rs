@@ -46,8 +46,12 @@ pub use weak::WeakTensor;
 
 use crate::failure::{Failure, Result, counted};
 
-/// Most bytes of elements that a tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
-pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
+/// Most bytes of elements that a tensor may have: it is one message, and one allocation, which the memory budget admits.
+pub const MAX_TENSOR_BYTES: usize = 8_000_000_000;
+
+/// Most bytes of a text, of the strings of a tensor together, and of a file that is unpacked in memory: 2 GiB less one, which is
+/// TensorFlow's own limit for a constant.
+pub const MAX_TEXT_BYTES: usize = i32::MAX as usize;
 
 /// The elements of a tensor, row-major, in the one vector that fits their dtype.
 #[derive(Clone, Debug, PartialEq)]

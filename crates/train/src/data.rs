@@ -44,7 +44,7 @@ pub use images::{Images, read_image, read_resized};
 pub use kind::kind_of;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, Shape, Tensor};
 pub use npz::{Member, find as find_npz, largest as largest_in_npz};
 pub use npz::{names as names_in_npz, read as read_npz, write as write_npz};
 pub use numbers::read as read_numbers;
@@ -62,7 +62,7 @@ pub use tokens::{
 pub use worker_file::WorkerFile;
 
 /// Most bytes that the pieces of a text may take: its lines or its fields, with their containers.
-const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
+const MAX_PIECES_BYTES: usize = MAX_TEXT_BYTES.saturating_mul(4);
 
 /// Most bytes of a line of a text or a table.
 pub const MAX_LINE: usize = 1 << 26;

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 pub use self::elsewhere::Elsewhere;
-pub use self::kept::{Kept, restore};
+pub use self::kept::{Kept, restore, restore_constant};
 use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meshtf_tensor::failure::Result;
-use meshtf_tensor::{DType, Shape, Tensor, npy, safetensors as format};
+use meshtf_tensor::{DType, Data, Shape, Tensor, npy, safetensors as format};
 use serde_json::Value;
 
 use super::archive::Archive;
@@ -20,15 +20,32 @@ const ENDING: &str = ".npy";
 /// The most bytes of a header of a .npy file, with some of its elements.
 const MAX_NPY_HEADER: u64 = 128 << 10;
 
-/// Reads elements that lie as a tensor has them.
+/// Reads elements that lie as a tensor has them, into the memory that they keep.
 pub fn plain(source: &Shared, at: u64, (dtype, shape): (DType, Shape), length: u64) -> Load {
     let source = Arc::clone(source);
-    Arc::new(move || Tensor::from_bytes(dtype, shape.clone(), &bytes(&*source, at, length)?))
+    Arc::new(move || {
+        let needed = shape.limited_elements(dtype)?.saturating_mul(dtype.size().unwrap_or(usize::MAX)) as u64;
+        // Bytes that are no truth values, and parts of another size, are refused where bytes become a tensor.
+        if dtype == DType::Bool || needed != length {
+            return Tensor::from_bytes(dtype, shape.clone(), &bytes(&*source, at, length)?);
+        }
+        source::check(at, length, source.length())?;
+        let mut data = Data::zeros(dtype, shape.checked_elements(dtype)?);
+        let elements = data.bytes_mut().ok_or_else(|| wrong(format!("a {dtype} is not kept as bytes")))?;
+        source.read(at, elements)?;
+        Tensor::new(shape.clone(), data)
+    })
 }
 
 pub fn safetensors(file: &Shared) -> Result<Held> {
     let start = bytes(&**file, 0, file.length().min(8))?;
     let begin = format::header_bytes(&start)? as u64;
+    if begin > file.length() {
+        let (stated, whole) = (begin - start.len() as u64, file.length());
+        return Err(wrong(format!(
+            "its header has {stated} bytes by its own account, and the file has {whole}: it is cut off"
+        )));
+    }
     let header = bytes(&**file, 0, begin)?;
     let mut held = Held::new(Form::Safetensors, Vec::new());
     for tensor in format::entries(&header)? {

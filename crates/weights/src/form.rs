@@ -78,8 +78,7 @@ impl Form {
         if head.len() > 2 && head[0] == 0x80 && head[2..].starts_with(LEGACY) {
             return Ok(Some(Form::TorchLegacy));
         }
-        let stated = head.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
-        if head.get(8) == Some(&b'{') && stated.is_some_and(|header| header >= 2 && header <= length - 8) {
+        if is_safetensors(&head) {
             return Ok(Some(Form::Safetensors));
         }
         if head.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
@@ -87,6 +86,17 @@ impl Form {
         }
         Ok(None)
     }
+}
+
+/// The most bytes that a header of safetensors can be meant to have: a file may state a length that is wrong, and is said so.
+const MAX_STATED: u64 = 1 << 48;
+
+/// Whether a file begins as safetensors do: the length of a header, and its brace. The length may exceed the file's, which the
+/// reader refuses: such a file is cut off.
+fn is_safetensors(head: &[u8]) -> bool {
+    let stated = head.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    let opens = head.get(8) == Some(&b'{') && head.get(9).is_none_or(|next| b"\"} \t\r\n".contains(next));
+    opens && stated.is_some_and(|header| (2..=MAX_STATED).contains(&header))
 }
 
 /// The largest JSON text that is looked at.

@@ -104,7 +104,7 @@ fn ends(at: u64, length: usize, all: u64) -> meshtf_tensor::failure::Failure {
 }
 
 /// Checks that a part lies within a length.
-fn check(at: u64, length: u64, all: u64) -> Result<()> {
+pub fn check(at: u64, length: u64, all: u64) -> Result<()> {
     match at.checked_add(length).is_some_and(|end| end <= all) {
         true => Ok(()),
         false => Err(ends(at, usize::try_from(length).unwrap_or(usize::MAX), all)),

@@ -128,7 +128,7 @@ fn pickles_are_read_and_never_run() {
         [(4, 0, 5, 1), (4, 4, 1, 1), (4, 0, 2, 4), (4, 0, 1 << 30, 0), (1 << 30, 0, 1 << 28, 1), (4, -1, 1, 1)]
     {
         let refused = held(torch(&tensor_pickle(count, offset, size, stride), &storage)).unwrap_err();
-        let whys = ["lie outside of storage", "the limit of a tensor", "not those of a tensor"];
+        let whys = ["lie outside of storage", "the limit of a tensor that repeats elements", "not those of a tensor"];
         assert!(whys.iter().any(|why| refused.message.contains(why)), "{refused}");
     }
 }
@@ -141,6 +141,7 @@ fn sizes_that_lie_are_refused() {
         bytes.resize(bytes.len() + elements, 0);
         bytes
     };
+    let safetensors_of = |stated: u64, header: &str| [&stated.to_le_bytes()[..], header.as_bytes()].concat();
     let gguf = |tensors: u64, values: u64, rest: &[u8]| {
         [b"GGUF\x03\0\0\0", &tensors.to_le_bytes()[..], &values.to_le_bytes(), rest].concat()
     };
@@ -165,6 +166,13 @@ fn sizes_that_lie_are_refused() {
             safetensors(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4),
             "tensor a: its elements end after the file",
         ),
+        (safetensors(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8), "not a valid safetensors"),
+        // The first megabyte of a file of gigabytes, as a broken download leaves it; and a length that is no header's.
+        (
+            safetensors_of(200_000, r#"{"a":{"dtype":"F32""#),
+            "its header has 200000 bytes by its own account, and the file has 27: it is cut off",
+        ),
+        (safetensors_of(1 << 40, r#"{"a":{}"#), "its header has 1099511627776 bytes; the limit is 100000000"),
         (
             safetensors(r#"{"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,8]}}"#, 8),
             "not a valid safetensors",

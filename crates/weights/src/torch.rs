@@ -13,6 +13,8 @@ use super::{Entry, Form, Held, Load, MAX_TENSORS, limit, sizes, wrong};
 
 /// The largest pickle.
 const MAX_PICKLE: u64 = 64 << 20;
+/// Most bytes of a tensor that repeats elements of its storage, as an expanded one does: more than that a file has to hold.
+const MAX_REPEATED: u64 = 256 << 20;
 /// Deepest nesting of dicts, and most values that are visited in them: a value may occur many times.
 const MAX_DEPTH: usize = 32;
 const MAX_VISITED: usize = 4 << 20;
@@ -269,6 +271,13 @@ impl Found<'_> {
             return Err(wrong(format!(
                 "its elements lie outside of storage {:?}, which has {} bytes",
                 stated.key, own.size
+            )));
+        }
+        let taken = n as u64 * width as u64;
+        if taken > own.size.max(MAX_REPEATED) {
+            return Err(limit(format!(
+                "its elements repeat to {taken} bytes, of a storage of {}; {MAX_REPEATED} is the limit of a tensor that repeats elements",
+                own.size
             )));
         }
         let begin = if n == 0 { 0 } else { offset * width as u64 };

@@ -10,9 +10,11 @@ use meshtf::protocol::Content;
 use meshtf::protocol::constants::{MIN_KEPT_BYTES, is_kept};
 use meshtf::weight_cache::WeightCache;
 use meshtf::weight_cache::place::Place;
+use meshtf::weight_file;
 use meshtf_graph::{Attr, Graph};
-use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::counted;
+use meshtf_tensor::failure::{Failure, counted};
+use meshtf_tensor::{Tensor, safetensors};
+use meshtf_weights::Form;
 use serde_json::json;
 
 use super::super::inputs::read_noting;
@@ -25,7 +27,7 @@ use super::{CacheArgs, shown};
 const FIRST: usize = 1 << 10;
 const AT_ONCE: usize = 1 << 20;
 /// The ends of the names of models in a folder, and those of them that files of other kinds have, too.
-const MODELS: [&str; 4] = ["onnx", "pb", "meta", "json"];
+const MODELS: [&str; 5] = ["onnx", "pb", "meta", "json", "safetensors"];
 const OTHERS_TOO: [&str; 2] = ["pb", "json"];
 
 /// Make nodes of this machine read the weights of models in their files
@@ -34,14 +36,18 @@ const OTHERS_TOO: [&str; 2] = ["pb", "json"];
 /// the graph needs them are read there; others, such as filters that are stored in another order, are copied into the folder of
 /// `meshtf cache`, within its limit. A weight that is read is compared with its content: a file may change or go, and the weight
 /// is sent then. A node with --cache off reads none. Of a folder, all models are read that can be: a line names each other.
+///
+/// A file of weights alone, for --weights, is taken as it is: values that --map turns, or that are widened for their variables,
+/// are sent.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf cache add model.onnx
   meshtf cache add ~/models          the models of a folder
+  meshtf cache add bert.safetensors  a file for --weights
   meshtf cache add saved_model/ --json | jq .[0].copied_bytes")]
 pub(super) struct Args {
-    /// Model (ONNX, GraphDef, MetaGraph, graph.json), folder of a SavedModel, or folder of models
+    /// Model (ONNX, GraphDef, MetaGraph, graph.json), file of weights, folder of a SavedModel, or folder of models
     #[arg(required = true, value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
     /// Signature of a SavedModel, as for `meshtf run`
@@ -160,8 +166,55 @@ fn models(path: &Path) -> Result<Vec<PathBuf>, Trouble> {
     Ok(models)
 }
 
+/// Constants with the names of their nodes or tensors, and the parts of files in which they may lie.
+type Constants = (Box<dyn Iterator<Item = Result<(String, Tensor), Failure>>>, Places);
+
+/// The constants of a model, or of a file of weights alone.
+fn read_model(path: &Path, signature: Option<&str>) -> Result<Constants, Trouble> {
+    let at = |failure: Failure| Trouble::input(format!("{}: {}", path.display(), failure.message));
+    if path.is_file()
+        && let Some(weights) = read_weights(path).map_err(at)?
+    {
+        return Ok(weights);
+    }
+    let (graph, places) = read_graph(path, signature)?;
+    let tensors = |attr: &Attr| match attr {
+        Attr::Tensor(constant) => Some(constant.clone()),
+        _ => None,
+    };
+    let of_node = |node: &meshtf_graph::Node| -> Vec<Result<(String, Tensor), Failure>> {
+        node.attrs.0.values().filter_map(tensors).map(|constant| Ok((node.name.clone(), constant))).collect()
+    };
+    let all: Vec<_> = graph.nodes().flat_map(|(_, node)| of_node(node)).collect();
+    Ok((Box::new(all.into_iter()), places))
+}
+
+/// The large tensors of a file of weights, read one after the other; `None` for another file.
+fn read_weights(path: &Path) -> Result<Option<Constants>, Failure> {
+    if Form::of(&weight_file::source(path)?)?.is_none() {
+        return Ok(None);
+    }
+    let Some(listed) = weight_file::list(path)? else { return Ok(None) };
+    let mut parts = Vec::new();
+    if listed.is_safetensors {
+        let cannot = |error: std::io::Error| Failure::invalid(error.to_string());
+        let mut file = File::open(path).map_err(cannot)?;
+        let mut header = vec![0; 8];
+        file.read_exact(&mut header).map_err(cannot)?;
+        header.resize(safetensors::header_bytes(&header)?, 0);
+        file.read_exact(&mut header[8..]).map_err(cannot)?;
+        let begin = header.len() as u64;
+        let part = |info: safetensors::Info| (path.to_owned(), begin + info.begin, (info.end - info.begin) as usize);
+        parts = safetensors::entries(&header)?.into_iter().map(part).collect();
+    }
+    let is_large = |entry: &meshtf_weights::Entry| entry.bytes >= MIN_KEPT_BYTES as u64 && entry.dtype.is_some();
+    let large = listed.tensors.into_iter().filter(is_large);
+    let loaded = large.map(|entry| entry.load().map(|value| (entry.name.clone(), value)));
+    Ok(Some((Box::new(loaded), Places::of(parts))))
+}
+
 /// The graph of a model, and the parts of files in which its constants may lie.
-fn read_model(path: &Path, signature: Option<&str>) -> Result<(Graph, Places), Trouble> {
+fn read_graph(path: &Path, signature: Option<&str>) -> Result<(Graph, Places), Trouble> {
     let mut parts: Vec<(PathBuf, u64, usize)> = Vec::new();
     let mut note = |file: &Path, from: u64, bytes: usize| {
         if bytes >= MIN_KEPT_BYTES {
@@ -180,21 +233,20 @@ fn read_model(path: &Path, signature: Option<&str>) -> Result<(Graph, Places), T
 
 fn add_model(
     path: &Path,
-    (graph, mut places): (Graph, Places),
+    (constants, mut places): Constants,
     cache: &WeightCache,
     (number, copies): (usize, &mut Copies),
 ) -> Result<Added, Trouble> {
     let mut added = Added { file: path.to_owned(), ..Added::default() };
     let mut known: HashSet<Content> = HashSet::new();
-    for (_, node) in graph.nodes() {
-        for value in node.attrs.0.values() {
-            let Attr::Tensor(constant) = value else { continue };
-            let Some(elements) = constant.bytes().filter(|_| is_kept(constant)) else { continue };
-            let content = Content::of(constant);
-            if known.insert(content) {
-                let place = places.of_elements(elements);
-                keep(cache, (&content, &node.name, constant), place, &mut added, (number, copies))?;
-            }
+    for constant in constants {
+        let (name, constant) =
+            constant.map_err(|failure| Trouble::input(format!("{}: {}", path.display(), failure.message)))?;
+        let Some(elements) = constant.bytes().filter(|_| is_kept(&constant)) else { continue };
+        let content = Content::of(&constant);
+        if known.insert(content) {
+            let place = places.of_elements(elements);
+            keep(cache, (&content, &name, &constant), place, &mut added, (number, copies))?;
         }
     }
     Ok(added)

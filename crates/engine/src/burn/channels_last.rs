@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 use super::conv::{Fit, Sides, WindowAttrs};
 use super::dense;
-use super::kept::Kept;
+use super::kept::{Kept, Source};
 use super::memory::Backing;
 use crate::{EngineOutcome, Value};
 
@@ -29,15 +29,19 @@ pub(super) fn answer<B: Backing>(
     inputs: &[Value],
     finish: Option<Finish>,
 ) -> Result<Option<EngineOutcome>> {
-    let [image, weights] = inputs else { return Ok(None) };
+    let [image, constant] = inputs else { return Ok(None) };
     let function = |convolution: &Convolution, image: &[f32], weights: &[f32]| {
-        let packed = filter.form(convolution.scratch_bytes(), || convolution.packed(weights));
+        let [rows, columns] = convolution.window;
+        let layout = [rows, columns, convolution.channels, convolution.made];
+        // If they were put in order, `weights` are a copy.
+        let source = dense::floats(constant).map(|elements| Source::of(elements, layout));
+        let packed = filter.form(constant, source, convolution.scratch_bytes(), || convolution.packed(weights));
         match packed {
             Some(packed) => convolution.answer_packed(image, packed, finish),
             None => convolution.answer(image, weights, finish),
         }
     };
-    computed::<B>(of, [image, weights], function, &of.1.answer)
+    computed::<B>(of, [image, constant], function, &of.1.answer)
 }
 
 /// The gradient of the image.

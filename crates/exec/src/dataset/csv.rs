@@ -8,7 +8,7 @@ use meshtf_kernels::{push_default, push_field};
 use meshtf_loops::turn::{self, Pace};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, Shape, Tensor};
 
 use super::{Element, Elements, Parts, Pull, UNKNOWN};
 use crate::token::Token;
@@ -199,8 +199,8 @@ impl Text {
 }
 
 fn push(field: &mut Vec<u8>, byte: u8) -> Result<()> {
-    if field.len() == MAX_TENSOR_BYTES {
-        let why = format!("a field is longer than {MAX_TENSOR_BYTES} bytes, which is the limit of a tensor");
+    if field.len() == MAX_TEXT_BYTES {
+        let why = format!("a field is longer than {MAX_TEXT_BYTES} bytes, which is the limit of a text");
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
     if field.len() == field.capacity() {

@@ -91,7 +91,11 @@ fn assign(node: &KernelNode, is_ref: bool) -> Result<StateOp> {
         let value = inputs.value(1)?;
         variable.check_dtype(value.dtype())?;
         let value = match value {
-            Value::Host(tensor) => context.engine.keep(tensor)?,
+            // A large constant is not copied: the first change of the variable copies it.
+            Value::Host(tensor) => match if tensor.is_unique() { None } else { context.engine.share(&tensor)? } {
+                Some(shared) => shared,
+                None => context.engine.keep(tensor)?,
+            },
             kept => kept,
         };
         let mut content = variable.hold();

@@ -223,9 +223,9 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": {"value": 1, "dtype": "resource"}"#, "$.nodes.y.dtype", "bool, string");
     check(r#""y": {"value": [1, 2], "shape": [3]}"#, "$.nodes.y.value", "2 values do not fill shape [3]");
     check(r#""y": {"value": 1, "shape": [2.5]}"#, "$.nodes.y.shape[0]", "whole number");
-    check(r#""y": {"value": 0, "dtype": "float64", "shape": [300000000]}"#, "$.nodes.y.value", "exceeds the limit");
+    check(r#""y": {"value": 0, "dtype": "float64", "shape": [3000000000]}"#, "$.nodes.y.value", "exceeds the limit");
     check(
-        r#""x": {"value": 0, "shape": [500000000]}, "y": {"value": 0, "shape": [600000000]}"#,
+        r#""x": {"value": 0, "shape": [1900000000]}, "y": {"value": 0, "shape": [2100000000]}"#,
         "$.nodes.y.value",
         "exceeds the limit",
     );
@@ -282,7 +282,7 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
     check(of("w.npy", "float32", "[1, 2]"), r#""w.npy" holds a tensor of shape [2], not [1,2]"#);
     check(of("w.npy", "bool", "[2]"), "expected bool, got float32");
     check(of("v.npy", "float32", "[2]"), "v.npy: not there");
-    check(of("v.npy", "float32", "[1073741824]"), "exceeds the limit of 2147483647 bytes per tensor");
+    check(of("v.npy", "float32", "[2147483648]"), "exceeds the limit of 8000000000 bytes per tensor");
     check(stored(r#""file": "w.npy", "shape": [2]"#), "states its \"dtype\"");
     check(stored(r#""file": "w.npy", "dtype": "float32""#), "states its \"shape\"");
     check(stored(r#""file": "w.npy", "dtype": "float32", "shape": [2], "value": 1"#), "unknown key \"value\"");

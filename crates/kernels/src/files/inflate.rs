@@ -5,7 +5,7 @@ use std::io::{BufRead, ErrorKind, Read, Write};
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use meshtf_loops::turn::Pace;
-use meshtf_tensor::MAX_TENSOR_BYTES;
+use meshtf_tensor::MAX_TEXT_BYTES;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 
@@ -119,8 +119,8 @@ pub fn inflate(bytes: &[u8], compression: Compression) -> Result<Vec<u8>> {
             return Ok(whole);
         }
         pace.go(4 * count);
-        if whole.len() + count > MAX_TENSOR_BYTES {
-            let why = format!("decompressed, a string would exceed the limit of {MAX_TENSOR_BYTES} bytes");
+        if whole.len() + count > MAX_TEXT_BYTES {
+            let why = format!("decompressed, a string would exceed the limit of {MAX_TEXT_BYTES} bytes");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         if whole.capacity() - whole.len() < count {

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use meshtf_loops::turn::Pace;
-use meshtf_tensor::MAX_TENSOR_BYTES;
+use meshtf_tensor::MAX_TEXT_BYTES;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 
@@ -32,8 +32,8 @@ impl<R: BufRead> Lines<R> {
             }
             let end = part.iter().position(|&byte| byte == b'\n');
             let count = end.unwrap_or(part.len());
-            if line.len() + count > MAX_TENSOR_BYTES {
-                let why = format!("a line is longer than {MAX_TENSOR_BYTES} bytes, which is the limit of a tensor");
+            if line.len() + count > MAX_TEXT_BYTES {
+                let why = format!("a line is longer than {MAX_TEXT_BYTES} bytes, which is the limit of a text");
                 return Err(Failure::new(Code::ResourceExhausted, why));
             }
             if line.capacity() - line.len() < count {

@@ -6,7 +6,7 @@ use std::io::{self, BufReader, ErrorKind, Read};
 
 use meshtf_checkpoint::crc32c;
 use meshtf_loops::turn::Pace;
-use meshtf_tensor::MAX_TENSOR_BYTES;
+use meshtf_tensor::MAX_TEXT_BYTES;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
 use serde::{Deserialize, Serialize};
@@ -268,10 +268,10 @@ pub fn as_record(data: &[u8]) -> Vec<u8> {
 
 /// A length that fits a tensor and the memory budget.
 fn sized(length: u64, name: &[u8]) -> Result<usize> {
-    let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TENSOR_BYTES);
+    let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TEXT_BYTES);
     let length = fits.ok_or_else(|| {
         let shown = String::from_utf8_lossy(name);
-        let why = format!("{length} bytes of {shown} exceed the limit of {MAX_TENSOR_BYTES} bytes per tensor");
+        let why = format!("{length} bytes of {shown} exceed the limit of {MAX_TEXT_BYTES} bytes per text");
         Failure::new(Code::ResourceExhausted, why)
     })?;
     memory::admit(length)?;

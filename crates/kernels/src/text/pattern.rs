@@ -5,7 +5,7 @@
 
 use meshtf_loops::turn::{self, Pace};
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::{DType, MAX_TENSOR_BYTES, Tensor};
+use meshtf_tensor::{DType, MAX_TEXT_BYTES, Tensor};
 use regex_automata::Input;
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::captures::Captures;
@@ -190,7 +190,7 @@ fn replaced_in(
         pattern.search_captures(&Input::new(text).range(at..), found);
         let Some(span) = found.get_match().map(|found| found.span()) else { break };
         pace.go(4 * (span.end - at));
-        if out.len() > MAX_TENSOR_BYTES {
+        if out.len() > MAX_TEXT_BYTES {
             check_text_bytes(out.len())?;
         }
         out.extend_from_slice(&text[at..span.start]);

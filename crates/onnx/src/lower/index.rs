@@ -6,7 +6,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
-use crate::emit::op;
+use crate::emit::{MAX_RANK, op};
 use crate::help::Size;
 use crate::node::{Node, Value};
 use crate::unsupported;
@@ -208,9 +208,26 @@ fn scatter_nd(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     like(cx, x, y)
 }
 
+/// The axes up to the last one that a slice states, if the tensor's rank is open: those after it stay whole.
+fn leading(cx: &Cx, n: &Node) -> Option<usize> {
+    let ints = |i: usize| n.maybe(i).ok().flatten().and_then(|input| cx.em.ints(input));
+    let axes = if n.version < 10 { n.ints("axes").map(<[i64]>::to_vec) } else { ints(3) };
+    let count = || if n.version < 10 { n.ints("starts").map(<[i64]>::len) } else { cx.em.size(n.input(1).ok()?, 0) };
+    let leading = match axes {
+        Some(axes) if axes.iter().any(|&axis| axis < 0) => None,
+        Some(axes) => usize::try_from(axes.iter().max()?.checked_add(1)?).ok(),
+        None if n.version >= 10 && n.maybe(3).ok()?.is_some() => None,
+        None => count(),
+    };
+    leading.filter(|&leading| leading <= MAX_RANK)
+}
+
 fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
-    let rank = cx.em.rank(x)?;
+    let rank = match (cx.em.rank(x), leading(cx, n)) {
+        (Err(_), Some(leading)) => leading,
+        (rank, _) => rank?,
+    };
     if n.version >= 10
         && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none()))
     {

@@ -224,6 +224,37 @@ fn dynamic_matmul(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     scaled_product(cx, [a, b], [a_scale, b_scale], bias)
 }
 
+/// Weights less their zero point, as float32: while the model is read if both are constants.
+pub(super) fn centred_floats(cx: &mut Cx, weights: Output, zero: Option<Output>) -> Result<Output> {
+    let known = |x: Output| cx.em.known(x).and_then(|x| x.to_i64s().ok());
+    let zeros = zero.map_or_else(|| Some(vec![0]), known);
+    if let (Some(all), Some(zeros)) = (known(weights), zeros.filter(|zeros| !zeros.is_empty()))
+        && let Some(dims) = cx.em.known(weights).map(|weights| weights.dims().to_vec())
+        && all.len().is_multiple_of(zeros.len())
+    {
+        // A zero point for each column is repeated for the rows.
+        let centred: Vec<f32> = all.iter().zip(zeros.iter().cycle()).map(|(code, zero)| (code - zero) as f32).collect();
+        let name = format!("{}/centred", cx.em.graph().node(weights.node).name);
+        return cx.em.constant_named(&name, Tensor::from_vec(dims, centred));
+    }
+    let wide = cx.cast(weights, DType::F32)?;
+    let Some(zero) = zero else { return Ok(wide) };
+    let zero = cx.cast(zero, DType::F32)?;
+    op!(cx.em, "Sub", wide, zero)
+}
+
+/// The product of a tensor, quantised by its own range, and of centred weights, as floats. The sums of whole numbers are float32:
+/// as accurate as the product with the scale, which is one, too.
+pub(super) fn product_by_own_range(cx: &mut Cx, x: Output, weights: Output, scale: Output) -> Result<Output> {
+    let (codes, own, zero) = dynamically(cx, x)?;
+    let codes = cx.cast(codes, DType::F32)?;
+    let zero = cx.cast(zero, DType::F32)?;
+    let centred = op!(cx.em, "Sub", codes, zero)?;
+    let product = super::matmul::product(cx, centred, weights)?;
+    let scale = op!(cx.em, "Mul", own, scale)?;
+    op!(cx.em, "Mul", product, scale)
+}
+
 /// A scale or zero point of rows (before the other operand) or of columns.
 fn of_matrix(cx: &mut Cx, value: Output, is_left: bool) -> Result<Output> {
     if cx.em.rank(value)? == 1 && is_left && cx.em.size(value, 0) != Some(1) {

@@ -8,7 +8,8 @@ use super::activation::hard;
 use super::block_lstm::{self, Weights};
 use super::control::{empty_list, stacked};
 use super::conv::arranged;
-use super::{Operator, onnx};
+use super::quant::{centred_floats, product_by_own_range};
+use super::{Operator, microsoft, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
 use crate::flow;
@@ -17,6 +18,7 @@ use crate::node::{Node, Value};
 use crate::unsupported;
 
 pub const TABLE: &[Operator] = &[
+    microsoft("DynamicQuantizeLSTM", quantized_lstm),
     onnx("GRU", 1, |cx, n| layer(cx, n, Kind::Gru)),
     onnx("LSTM", 1, |cx, n| layer(cx, n, Kind::Lstm)),
     onnx("RNN", 1, |cx, n| layer(cx, n, Kind::Rnn)),
@@ -87,6 +89,8 @@ pub(super) struct Cell {
     pub kind: Kind,
     /// `[hidden, gates * hidden]`.
     recurrent: Output,
+    /// The scale of the recurrent weights if these are quantised, and the state is by its own range in each step.
+    scale: Option<Output>,
     /// The bias of the hidden gate of a GRU, which is not added to the input's part.
     inner_bias: Option<Output>,
     pub peepholes: Option<[Output; 3]>,
@@ -165,7 +169,13 @@ impl Cell {
             Kind::Lstm => {
                 // The gates are input, output, forget, cell.
                 let c = c.ok_or_else(|| Failure::invalid("a cell has no state"))?;
-                let own = op!(cx.em, "MatMul", h, recurrent)?;
+                let own = match self.scale {
+                    Some(scale) => {
+                        let scale = cx.outer_tensor(scale)?;
+                        product_by_own_range(cx, h, recurrent, scale)?
+                    }
+                    None => op!(cx.em, "MatMul", h, recurrent)?,
+                };
                 let sum = op!(cx.em, "AddV2", x, own)?;
                 let mut gates = Vec::new();
                 for i in 0..4 {
@@ -206,6 +216,16 @@ pub(super) struct Ran {
 }
 
 fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
+    layer_of(cx, n, kind, false)
+}
+
+/// An LSTM whose weights are quantised, `[directions, inputs, 4 * hidden]`, with their scales and zero points at the inputs from
+/// 8 on: for a direction, or for each of its columns.
+fn quantized_lstm(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
+    layer_of(cx, n, Kind::Lstm, true)
+}
+
+fn layer_of(cx: &mut Cx, n: &Node, kind: Kind, is_quantized: bool) -> Result<Vec<Value>> {
     let is_batch_first = n.flag("layout", false);
     let x = n.input(0)?;
     let x = cx.of_rank(x, 3)?;
@@ -217,7 +237,8 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
         "bidirectional" => &[false, true],
         other => return Err(Failure::invalid(format!("direction is {other:?}"))),
     };
-    let hidden = cx.em.size(recurrent, 2).map(|size| size as i64).or(n.maybe_int("hidden_size"));
+    let axis_of_hidden = if is_quantized { 1 } else { 2 };
+    let hidden = cx.em.size(recurrent, axis_of_hidden).map(|size| size as i64).or(n.maybe_int("hidden_size"));
     let hidden = hidden.ok_or_else(|| unsupported("unsupported: a hidden size that is not known"))?;
     let dtype = cx.em.dtype(x);
     let batch = cx.size(x, 1)?;
@@ -228,8 +249,17 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
     let mut ran = Vec::new();
     for (i, &is_reverse) in directions.iter().enumerate() {
         let one = |cx: &mut Cx, x: Output| row(cx, x, i);
-        let weights = one(cx, weights)?;
-        let of_state = one(cx, recurrent)?;
+        let mut weights = one(cx, weights)?;
+        let mut of_state = one(cx, recurrent)?;
+        let mut scales = None;
+        if is_quantized {
+            let zero = |cx: &mut Cx, i: usize| n.maybe(i)?.map(|zero| one(cx, zero)).transpose();
+            let (zero_of_input, zero_of_state) = (zero(cx, 9)?, zero(cx, 11)?);
+            weights = centred_floats(cx, weights, zero_of_input)?;
+            of_state = centred_floats(cx, of_state, zero_of_state)?;
+            let (of_input, scale) = (n.input(8)?, n.input(10)?);
+            scales = Some((one(cx, of_input)?, one(cx, scale)?));
+        }
         let activations = activations(n, kind, i)?;
         let gates = kind.gates() * hidden;
         let mut bias = None;
@@ -272,6 +302,7 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
         let mut cell = Cell {
             kind,
             recurrent: of_state,
+            scale: scales.map(|(_, scale)| scale),
             inner_bias,
             peepholes,
             activations,
@@ -286,13 +317,18 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
         };
         let mut own = if is_reverse { reversed(cx, x)? } else { x };
         let mut done = match c {
-            Some(c) if lengths.is_none() && cell.is_block(dtype) => {
+            Some(c) if lengths.is_none() && scales.is_none() && cell.is_block(dtype) => {
                 block_lstm::over_time(cx, &cell, &Weights { input: weights, state: of_state, bias }, own, [h, c])?
             }
             _ => {
-                cell.recurrent = arranged(cx, of_state, &[1, 0])?;
                 // The input's part of all gates in all steps, at once.
-                own = op!(cx.em, "BatchMatMulV2", own, weights; "adj_y" => true)?;
+                own = match scales {
+                    Some((scale, _)) => product_by_own_range(cx, own, weights, scale)?,
+                    None => {
+                        cell.recurrent = arranged(cx, of_state, &[1, 0])?;
+                        op!(cx.em, "BatchMatMulV2", own, weights; "adj_y" => true)?
+                    }
+                };
                 if let Some(bias) = bias {
                     own = op!(cx.em, "AddV2", own, bias)?;
                 }
@@ -325,11 +361,12 @@ fn layer(cx: &mut Cx, n: &Node, kind: Kind) -> Result<Vec<Value>> {
 
 /// A direction's part; of constants, while the model is read.
 fn row(cx: &mut Cx, all: Output, i: usize) -> Result<Output> {
-    match cx.em.known(all).filter(|all| all.dtype() == DType::F32 && all.rank() > 1 && all.dims()[0] > i) {
+    let dtypes = [DType::F32, DType::I8, DType::U8];
+    match cx.em.known(all).filter(|all| dtypes.contains(&all.dtype()) && all.rank() > 0 && all.dims()[0] > i) {
         Some(known) => {
-            let size = known.len() / known.dims()[0];
-            let own = known.slice::<f32>()?[i * size..][..size].to_vec();
-            let own = Tensor::from_vec(known.dims()[1..].to_vec(), own);
+            let (size, shape) = (known.byte_len() / known.dims()[0], known.dims()[1..].to_vec());
+            let bytes = known.bytes().unwrap_or_default();
+            let own = Tensor::from_bytes(known.dtype(), shape, &bytes[i * size..][..size])?;
             let name = format!("{}/{i}", cx.em.graph().node(all.node).name);
             cx.em.constant_named(&name, own)
         }

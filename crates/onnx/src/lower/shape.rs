@@ -341,11 +341,14 @@ fn squeeze(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
             let y = op!(cx.em, "Reshape", x, shape)?;
             cx.of_rank(y, rank.saturating_sub(count))?
         }
-        Axes::All => {
-            let shape = cx.static_shape(x)?;
-            let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| shape.dims()[axis] == 1).collect();
-            cx.squeeze(x, &axes)?
-        }
+        Axes::All => match cx.static_shape(x) {
+            Ok(shape) => {
+                let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| shape.dims()[axis] == 1).collect();
+                cx.squeeze(x, &axes)?
+            }
+            // Those that are 1 in a step go, and the rank is open.
+            Err(_) => op!(cx.em, "Squeeze", x)?,
+        },
     };
     if y == x { identity(cx, n) } else { like(cx, x, y) }
 }

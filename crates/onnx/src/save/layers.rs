@@ -53,6 +53,33 @@ fn padding(node: &Node, is_last: bool) -> Result<super::AttributeProto> {
     })
 }
 
+/// The padding of a convolution. Runtimes refuse auto_pad beside dilations, so such padding is written as numbers.
+fn padding_of(w: &Writer, node: &Node, kernel: [usize; 2], is_last: bool) -> Result<super::AttributeProto> {
+    let dilations = sides(node, "dilations", is_last)?;
+    if node.attrs.str("padding")? != "SAME" || dilations == [1, 1] {
+        return padding(node, is_last);
+    }
+    let strides = sides(node, "strides", is_last)?;
+    let dims = w.graph.shapes().of(node.inputs[0]).0;
+    let mut pads = [0; 4];
+    for side in 0..2 {
+        let span = (kernel[side].max(1) as i64 - 1).saturating_mul(dilations[side]);
+        let all = match strides[side] {
+            1 => span,
+            stride => {
+                let axis = side + if is_last { 1 } else { 2 };
+                let size = dims.as_ref().and_then(|dims| dims.get(axis).copied().flatten()).map(|size| size as i64);
+                let size = size.filter(|_| stride > 0).ok_or_else(|| {
+                    unsupported("padding SAME with dilations and strides, of an image whose size is not known")
+                })?;
+                ((size.max(1) - 1) / stride * stride + span + 1 - size).max(0)
+            }
+        };
+        (pads[side], pads[side + 2]) = (all / 2, all - all / 2);
+    }
+    Ok(list("pads", &pads))
+}
+
 fn first(w: &mut Writer, x: &str, is_last: bool) -> String {
     if is_last { w.put("Transpose", &[x], vec![list("perm", &[0, 3, 1, 2])]) } else { x.to_owned() }
 }
@@ -87,7 +114,7 @@ fn conv(w: &mut Writer, node: &Node, is_depthwise: bool) -> Result<String> {
         list("dilations", &sides(node, "dilations", is_last)?),
         list("kernel_shape", &[height as i64, width as i64]),
         int("group", group as i64),
-        padding(node, is_last)?,
+        padding_of(w, node, [height, width], is_last)?,
     ];
     let x = w.name(x)?;
     let x = first(w, &x, is_last);
@@ -106,7 +133,7 @@ fn turned(w: &mut Writer, filter: Output, axes: &[usize; 4], shape: Option<[usiz
         if let Some(shape) = shape {
             value = value.reshaped(shape.to_vec())?;
         }
-        return w.weight(&own, &value);
+        return w.weight_once(&own, &value);
     }
     let name = w.name(filter)?;
     let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();

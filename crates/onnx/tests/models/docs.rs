@@ -18,8 +18,8 @@ hand.
   have become `_`, and both spellings are accepted by `--feed` and `--fetch`. Without `--fetch`, all outputs are fetched in their
   order. The nodes of an operator are below the name of its node: an error names the node of the model.
 - **Weights** become constants by their names, from the file or from files beside it (external data), which must lie in the model's
-  folder or below it. Files of up to 2 GiB are read. Those of floats that a training or its
-  weights name are variables ([models.md](models.md#training)).
+  folder or below it, and be regular files. A model's own file has at most 2 GiB, which is protobuf's limit, one tensor at most
+  8 GB. Those of floats that a training or its weights name are variables ([models.md](models.md#training)).
 - **Shapes.** Sizes that the model leaves open, by a name or altogether, may differ from step to step. Shapes, axes and scales that
   are known while the model is read become constants. An operator that needs a rank, or a number that only a step computes, is
   refused by name.

@@ -92,6 +92,15 @@ fn operators_answer_as_onnx_specifies() {
     assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), all.len(), wrong.join("\n"));
 }
 
+#[test]
+fn operators_of_onnxruntime_answer_as_it_does() {
+    let all = cases("contrib.pb");
+    assert_eq!(all.len(), 3);
+    for case in all {
+        run(&case, None).unwrap_or_else(|why| panic!("{}: {why}", case.name));
+    }
+}
+
 /// The image that the recorder feeds.
 fn image(model: &meshtf_onnx::Model) -> Vec<(String, Tensor)> {
     let port = &model.inputs[0];

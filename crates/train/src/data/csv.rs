@@ -2,7 +2,7 @@
 
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
+use meshtf_tensor::{MAX_TEXT_BYTES, Tensor};
 
 use super::{Also, BadLine, Chosen, Layout, Prepared, TableOptions, Wanted};
 
@@ -44,8 +44,8 @@ impl Csv {
         let width = if is_text { chosen.taken().count() } else { chosen.width() };
         let elements = prepared.count.saturating_mul(width);
         let bytes = elements.saturating_mul(if is_text { size_of::<Vec<u8>>() } else { size_of::<f64>() });
-        if bytes > MAX_TENSOR_BYTES {
-            let why = format!("it has {elements} fields, which take more than {MAX_TENSOR_BYTES} bytes, the limit");
+        if bytes > MAX_TEXT_BYTES {
+            let why = format!("it has {elements} fields, which take more than {MAX_TEXT_BYTES} bytes, the limit");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         memory::admit(bytes.saturating_add(if is_text { self.text.len() } else { 0 }))?;

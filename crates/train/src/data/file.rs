@@ -5,7 +5,7 @@ use std::io::Read;
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::memory;
 use meshtf_tensor::nearest::nearest;
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor, npy, safetensors};
+use meshtf_tensor::{MAX_TEXT_BYTES, Tensor, npy, safetensors};
 
 use super::kind::by_beginning;
 use super::{Compression, Csv, Layout, LayoutOptions, Lines, read_idx, read_npz, table_text};
@@ -139,8 +139,8 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
         if bytes.len() == before {
             return Ok(bytes);
         }
-        if bytes.len() > MAX_TENSOR_BYTES {
-            let why = format!("it unpacks to more than {MAX_TENSOR_BYTES} bytes, which is the limit");
+        if bytes.len() > MAX_TEXT_BYTES {
+            let why = format!("it unpacks to more than {MAX_TEXT_BYTES} bytes, which is the limit");
             return Err(Failure::new(meshtf_tensor::failure::Code::ResourceExhausted, why));
         }
     }

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, Shape, Tensor};
 
 use super::kind::kind_of;
 use super::resize::{Resizing, padded};
@@ -83,7 +83,7 @@ pub fn read_resized(bytes: &[u8], channels: usize, resizing: Option<Resizing>) -
 /// or the new width.
 fn between(old_width: u32, [height, width]: [u32; 2]) -> Result<usize> {
     let sizes = [16, height as usize, old_width.max(width) as usize];
-    let bytes = Shape::from(sizes).elements().filter(|bytes| *bytes <= MAX_TENSOR_BYTES);
+    let bytes = Shape::from(sizes).elements().filter(|bytes| *bytes <= MAX_TEXT_BYTES);
     bytes.ok_or_else(|| {
         let why = format!("to interpolate a width of {old_width} to {height} by {width} pixels takes too much memory");
         Failure::new(Code::ResourceExhausted, why)

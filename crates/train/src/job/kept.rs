@@ -1,10 +1,10 @@
 //! A variable of a training's state: its value as it is saved, and the variables in which it is kept.
 
-use meshtf_graph::GraphBuilder;
 use meshtf_graph::variable::Variable;
 use meshtf_graph::variable::ops::on;
-use meshtf_tensor::PartialShape;
+use meshtf_graph::{GraphBuilder, Output};
 use meshtf_tensor::failure::Result;
+use meshtf_tensor::{PartialShape, Tensor};
 
 use super::exchange::parts;
 
@@ -40,17 +40,31 @@ pub fn restore(g: &mut GraphBuilder, kept: &Kept) -> Result<(String, String)> {
             true => Vec::new(),
             false => on(g, &variable.device, |g| parts(g, value, &sizes))?,
         };
-        let mut assigned = Vec::with_capacity(copies.len() + pieces.len());
         let all = copies.iter().map(|copy| (copy, value)).chain(pieces.iter().zip(values));
-        for (one, value) in all {
-            let op = if one.is_ref { "Assign" } else { "AssignVariableOp" };
-            let named = on(g, &one.device, |g| g.op(op).name("assign").input(one.handle).input(value).build())?;
-            assigned.push(named);
-        }
+        let assigned = all.map(|(one, value)| assign(g, one, value)).collect::<Result<Vec<_>>>()?;
         let run = match assigned[..] {
             [one] => one,
             _ => assigned.iter().fold(g.op("NoOp").name("assigned"), |all, &one| all.control(one)).build()?,
         };
         Ok((g.tensor_name(value), g.tensor_name(run)))
     })
+}
+
+/// Adds the assignment of a constant to a variable; returns the node to run.
+///
+/// # Errors
+/// InvalidArgument if the variable is of another graph.
+pub fn restore_constant(g: &mut GraphBuilder, variable: &Variable, value: Tensor) -> Result<String> {
+    // Lists of kept weights show the constant's name.
+    g.with_scope(&format!("{}/restored", variable.name), |g| {
+        let value = on(g, &variable.device, |g| g.constant("value", value))?;
+        let run = assign(g, variable, value)?;
+        Ok(g.tensor_name(run))
+    })
+}
+
+/// Adds the assignment of a value to a variable.
+fn assign(g: &mut GraphBuilder, variable: &Variable, value: Output) -> Result<Output> {
+    let op = if variable.is_ref { "Assign" } else { "AssignVariableOp" };
+    on(g, &variable.device, |g| g.op(op).name("assign").input(variable.handle).input(value).build())
 }

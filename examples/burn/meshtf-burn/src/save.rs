@@ -9,7 +9,7 @@ use burn::tensor::{CapturedGraph, Int, Tensor, TensorId};
 use burn_ir::TensorIr;
 use meshtf_graph::{GraphBuilder, Program, graphdef, json};
 use meshtf_lowering::{Fed, Lowering, Scalars};
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor as Value, npy};
+use meshtf_tensor::{MAX_TEXT_BYTES, Tensor as Value, npy};
 
 /// Maximum number of elements of a weight that is written into a JSON graph itself.
 const SMALL: usize = 64;
@@ -50,7 +50,7 @@ impl fmt::Display for SaveError {
                 write!(f, "tensor {} is declared, but no operation uses or makes it", id.value())
             }
             SaveError::TooLarge { bytes } => {
-                write!(f, "the weights take {bytes} bytes, and those of a graph at most {MAX_TENSOR_BYTES}")
+                write!(f, "the weights take {bytes} bytes, and those of a graph at most {MAX_TEXT_BYTES}")
             }
             SaveError::File(path, e) => write!(f, "{}: {e}", path.display()),
         }
@@ -109,7 +109,7 @@ pub fn save(captured: &CapturedGraph, path: impl AsRef<Path>) -> Result<Saved, S
     let path = path.as_ref();
     let Lowered { graph, saved, weights } = lower(captured)?;
     let bytes = weights.iter().map(|(_, weight)| weight.byte_len()).sum();
-    if bytes > MAX_TENSOR_BYTES {
+    if bytes > MAX_TEXT_BYTES {
         return Err(SaveError::TooLarge { bytes });
     }
     if !path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
