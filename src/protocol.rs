@@ -5,6 +5,7 @@
 pub mod cached;
 pub mod cluster;
 pub mod constants;
+pub mod detached;
 pub mod event;
 mod flow;
 pub mod guard;
@@ -35,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Most bytes one message with all its tensors may have. A tensor has at most 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
