@@ -250,10 +250,11 @@ impl Node {
         let joins = mesh_config(&config, &home, devices.clone(), is_spare)?;
         let joins = MeshConfig { budget: Arc::clone(&budget), is_spare, ..joins };
         let mesh = Mesh::join(joins, router).await?;
+        if let Some(master) = host.master() {
+            let handle = tokio::runtime::Handle::current();
+            host.set_detached(DetachedRuns::new(mesh.clone(), master, Arc::clone(&host.client), handle));
+        }
         if let Some(task) = config.task.clone() {
-            let requests = Arc::clone(&host.client);
-            let runs = DetachedRuns::new(mesh.peer().clone(), requests, tokio::runtime::Handle::current());
-            host.set_detached(Arc::new(runs));
             examine_devices(task, config.backend, devices, &host, &mesh);
         }
         let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget));

@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::guard::{GuardNote, GuardReport, ToGuard};
+use self::guard::{Estate, GuardNote, GuardReport, ToGuard};
 use self::inquiry::{Answer, Inquiry};
 use self::look::Fetched;
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member, TaskDoors};
@@ -244,6 +244,9 @@ pub enum ToMaster {
     Confirmed { session: SessionId },
     /// About a guarded session.
     Guard { session: SessionId, report: GuardReport },
+    /// From the master of a guarded session to the node that is to continue it if that master is lost. Answered by
+    /// [`GuardReport::Inherited`].
+    Inherit { session: SessionId, estate: Box<Estate> },
 }
 
 /// The messages of masters, and of other workers, to a worker.

@@ -1,18 +1,18 @@
 //! `meshtf attach`: follows a detached run to its end.
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use meshtf::node::Node;
 use meshtf::protocol::detached::{DetachedState, Followed, Line, LineKind};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::counted;
+use meshtf_tensor::failure::{Code, Failure, counted};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
 use super::bar::bar;
-use super::detached::{Found, find, short_id, standing};
+use super::detached::{Found, anywhere, find, short_id, standing};
 use super::output::Lines;
 use super::paint::mention;
 use super::reach::AskArgs;
@@ -22,6 +22,8 @@ use super::{Exit, Outcome, Trouble, output};
 
 /// The interval of the requests for new lines.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+/// How long another node has to continue the run of one that is lost.
+const CONTINUED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Follow a detached run to its end
 ///
@@ -59,7 +61,7 @@ pub(super) async fn attach(args: Args) -> Outcome {
         .ask(&[], async |node: &Node| {
             let work = async {
                 let found = find(node, &args.run).await?;
-                Following::new(&args, found).to_the_end(node).await
+                Following::new(&args, found).follow(node).await
             };
             tokio::select! {
                 outcome = work => outcome,
@@ -80,6 +82,8 @@ struct Following<'a> {
     after: u64,
     /// Values of steps were printed before the last.
     has_steps: bool,
+    /// The last step whose values were printed: another node may compute some again.
+    printed: u64,
 }
 
 impl Following<'_> {
@@ -87,23 +91,29 @@ impl Following<'_> {
         let of = found.status.of;
         let is_shown = of >= 2 && !args.quiet && std::io::stderr().is_terminal() && !found.status.state.is_over();
         let progress = bar(of, is_shown, "{rate} {eta}");
-        Following { args, found, lines: Lines::default(), progress, after: 0, has_steps: false }
+        Following { args, found, lines: Lines::default(), progress, after: 0, has_steps: false, printed: 0 }
     }
 
-    async fn to_the_end(mut self, node: &Node) -> Outcome {
-        let (task, run) = (self.found.task.clone(), self.found.status.run);
+    async fn follow(mut self, node: &Node) -> Outcome {
+        let run = self.found.status.run;
         if !self.args.quiet {
             let status = &self.found.status;
             mention(format_args!(
                 "{} on {}: {} is at step {}",
                 short_id(run),
-                task.short(),
+                self.found.task.short(),
                 status.title,
                 standing(status)
             ));
         }
         loop {
-            let (followed, tensors) = node.follow(&task, run, self.after).await?;
+            let (followed, tensors) = match node.follow(&self.found.task, run, self.after).await {
+                Ok(told) => told,
+                Err(failure) => {
+                    self.continued(node, failure).await?;
+                    continue;
+                }
+            };
             self.progress.set_position(followed.status.step);
             let mut tensors = tensors.into_iter();
             if followed.missed > 0 && !self.args.quiet {
@@ -124,13 +134,33 @@ impl Following<'_> {
         }
     }
 
+    /// The node of the run is lost, or has another process: another node may continue the run.
+    async fn continued(&mut self, node: &Node, failure: Failure) -> Result<(), Trouble> {
+        if !matches!(failure.code, Code::Unavailable | Code::NotFound) {
+            return Err(failure.into());
+        }
+        let began = Instant::now();
+        while began.elapsed() < CONTINUED_WITHIN {
+            tokio::time::sleep(ASK_EVERY).await;
+            if let Some(found) = anywhere(node, self.found.status.run).await {
+                (self.found, self.after) = (found, 0);
+                return Ok(());
+            }
+        }
+        let within = CONTINUED_WITHIN.as_secs();
+        Err(Trouble::from(failure).with_hint(&format!("; no other node continued the run within {within} s")))
+    }
+
     fn show(&mut self, line: &Line, fetches: &[String], tensors: &mut impl Iterator<Item = Tensor>) {
         self.after = line.number;
         match &line.what {
             LineKind::Values { step } => {
                 let values: Vec<Tensor> = tensors.take(fetches.len()).collect();
                 self.has_steps = true;
-                self.show_step(*step, fetches, &values);
+                if *step > self.printed {
+                    self.printed = *step;
+                    self.show_step(*step, fetches, &values);
+                }
             }
             LineKind::LeftOut { step, bytes } => {
                 let bytes = Bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));

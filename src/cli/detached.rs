@@ -5,10 +5,10 @@ use std::time::Duration;
 use meshtf::Client;
 use meshtf::mesh::{MeshKey, home};
 use meshtf::node::Node;
-use meshtf::protocol::SessionId;
 use meshtf::protocol::detached::{DetachedState, DetachedStatus};
+use meshtf::protocol::{Peer, SessionId};
 use meshtf_tensor::device::Task;
-use meshtf_tensor::failure::counted;
+use meshtf_tensor::failure::{Code, Failure, counted};
 use serde_json::{Value, json};
 
 use super::Trouble;
@@ -43,18 +43,48 @@ pub(super) fn short_id(run: SessionId) -> String {
 
 /// The runs of all nodes, those that began last first. A node that does not answer is reported.
 pub(super) async fn all(node: &Node) -> Vec<Found> {
-    let tasks: Vec<Task> = node.cluster().tasks().cloned().collect();
-    let asked = tasks.iter().map(async |task| tokio::time::timeout(ANSWER_LIMIT, node.detached(task)).await);
     let mut found = Vec::new();
-    for (task, answer) in tasks.iter().zip(futures::future::join_all(asked).await) {
-        match answer {
-            Ok(Ok(list)) => found.extend(list.into_iter().map(|status| Found { task: task.clone(), status })),
-            Ok(Err(failure)) => complain(&Trouble::from(failure)),
-            Err(_) => complain(format_args!("{} does not answer within {} s", task.short(), ANSWER_LIMIT.as_secs())),
+    for (task, list) in lists(node).await {
+        match list {
+            Ok(list) => found.extend(list.into_iter().map(|status| Found { task: task.clone(), status })),
+            Err(failure) => complain(Trouble::from(failure)),
         }
     }
     found.sort_by_key(|one| one.status.age_ms);
-    found
+    each_once(found)
+}
+
+/// Each run once: a node that was cut off may still list one that another has continued.
+fn each_once(found: Vec<Found>) -> Vec<Found> {
+    let mut once: Vec<Found> = Vec::new();
+    for one in found {
+        match once.iter_mut().find(|known| known.status.run == one.status.run) {
+            Some(known) if known.status.state.is_over() && !one.status.state.is_over() => *known = one,
+            Some(_) => {}
+            None => once.push(one),
+        }
+    }
+    once
+}
+
+/// The run of that name, on whichever node it is by now. Nodes that do not answer do not have it.
+pub(super) async fn anywhere(node: &Node, run: SessionId) -> Option<Found> {
+    let all = lists(node).await.into_iter().filter_map(|(task, list)| {
+        let status = list.ok()?.into_iter().find(|one| one.run == run)?;
+        Some(Found { task, status })
+    });
+    each_once(all.collect()).pop()
+}
+
+/// The runs of each node, or why it does not list them.
+async fn lists(node: &Node) -> Vec<(Task, Result<Vec<DetachedStatus>, Failure>)> {
+    let cluster = node.cluster();
+    let asked = cluster.tasks().map(async |task| {
+        let late = || format!("{} does not answer within {} s", task.short(), ANSWER_LIMIT.as_secs());
+        let answer = tokio::time::timeout(ANSWER_LIMIT, node.detached(task)).await;
+        (task.clone(), answer.unwrap_or_else(|_| Err(Failure::new(Code::DeadlineExceeded, late()))))
+    });
+    futures::future::join_all(asked).await
 }
 
 /// The runs of the mesh, as far as its nodes are found at once. Without a key of the mesh, nobody is looked for.
@@ -130,7 +160,7 @@ impl Found {
 
     /// The run for programs.
     pub fn json(&self) -> Value {
-        let DetachedStatus { run, title, by, state, step, of, age_ms, ended_ms, notice, .. } = &self.status;
+        let DetachedStatus { run, title, by, state, step, of, age_ms, ended_ms, notice, heir, .. } = &self.status;
         let values = self.status.fetched.iter().map(|one| json!({ "name": one.name, "last": one.last.value }));
         let message = match state {
             DetachedState::Failed(failure) => Some(failure.to_string()),
@@ -142,6 +172,7 @@ impl Found {
             "state": state.name(),
             "node": self.task.to_string(),
             "by": by.as_str(),
+            "heir": heir.as_ref().map(Peer::as_str),
             "graph": title,
             "steps": { "done": step, "total": of },
             "steps_per_second": self.status.steps_per_second,
@@ -172,8 +203,6 @@ pub(super) fn standing(status: &DetachedStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use meshtf::protocol::Peer;
-
     use super::*;
 
     fn found(run: u64, age_ms: u64) -> Found {
@@ -189,6 +218,7 @@ mod tests {
             ended_ms: None,
             fetched: Vec::new(),
             notice: None,
+            heir: Some(Peer::new("h")),
         };
         Found { task: Task::new("worker", 0), status }
     }
@@ -207,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_another_node_continued_is_there() {
+        let mut ended = found(1, 5);
+        ended.status.state = DetachedState::Failed(Failure::invalid("it was cut off"));
+        let running = Found { task: Task::new("worker", 1), ..found(1, 5) };
+        for all in [vec![ended.clone(), running.clone()], vec![running, ended.clone()]] {
+            let once = each_once(all);
+            assert_eq!((once.len(), once[0].task.short().as_str()), (1, "worker/1"));
+        }
+        assert_eq!(each_once(vec![ended, found(2, 7)]).len(), 2);
+    }
+
+    #[test]
     fn a_run_is_a_row_and_an_object() {
         let mut one = found(0x3f09_0000_0000_0001, 72_000);
         let row = super::super::table::table(super::super::paint::Paint::OFF, &Found::HEADER, [one.row()]);
@@ -220,6 +262,6 @@ mod tests {
             (&object["state"], &object["seconds"], &object["steps"]["done"]),
             (&json!("stopped"), &json!(70), &json!(3))
         );
-        assert_eq!(state(&one.status), "stopped by … a peer");
+        assert_eq!(state(&one.status), "stopped by …f a peer");
     }
 }

@@ -78,7 +78,7 @@ struct ListArgs {
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<usize>,
     /// Print JSON: a list of objects with id, kind, state, graph, began_unix_ms, seconds, steps, values, message; for detached
-    /// runs also node, by, steps_per_second, began_ms_ago, ended_ms_ago
+    /// runs also node, by, heir, steps_per_second, began_ms_ago, ended_ms_ago
     #[arg(long)]
     json: bool,
     /// List the records of this user alone, without a look for detached runs on the mesh

@@ -67,7 +67,8 @@ pub struct Args {
     #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     /// Have the master make the steps by itself: prints the name of the run and leaves. `meshtf attach` follows the run,
-    /// `meshtf stop` ends it, `meshtf runs` lists it. It ends with its node; what it leaves is kept there for a day
+    /// `meshtf stop` ends it, `meshtf runs` lists it. Another node continues it if that one is lost and the steps are guarded;
+    /// the result is kept for a day
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     detach: bool,
     #[command(flatten)]

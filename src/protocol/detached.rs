@@ -5,6 +5,7 @@
 
 use meshtf_graph::NodeDef;
 use meshtf_graph::plan::Signature;
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,8 @@ use super::{Constants, Peer, SessionId, SessionOptions};
 
 /// Most detached runs of one node that are under way.
 pub const MAX_RUNNING: usize = 64;
+/// Most runs of other nodes that a node is to continue.
+pub const MAX_INHERITED: usize = 64;
 /// Most that have ended and are kept, for this time at most.
 pub const MAX_ENDED: usize = 64;
 /// See [`MAX_ENDED`].
@@ -55,6 +58,31 @@ pub enum AskDetached {
         /// Cancel the steps under way; otherwise it ends between two steps.
         now: bool,
     },
+    /// From the node of a run to its heir, which continues the run if that node is lost. The tensors are those of the launch.
+    Inherit {
+        /// The run.
+        run: SessionId,
+        /// The participant that began it.
+        by: Peer,
+        /// The task of the node.
+        task: Task,
+        /// How long ago it began.
+        age_ms: u64,
+        /// The run as it was to begin.
+        launch: Box<Launch>,
+    },
+    /// To the heir: so many steps of a run are done.
+    Reached {
+        /// The run.
+        run: SessionId,
+        /// The steps.
+        step: u64,
+    },
+    /// To the heir: a run is over.
+    Disinherit {
+        /// The run.
+        run: SessionId,
+    },
 }
 
 /// The answer of a node about its detached runs.
@@ -67,6 +95,8 @@ pub enum ToldDetached {
     List(Vec<DetachedStatus>),
     /// A part of what a run has to tell. The tensors are the values of its lines, line by line.
     Followed(Box<Followed>),
+    /// The heir has noted it.
+    Noted,
 }
 
 /// A run that is to begin.
@@ -113,6 +143,8 @@ pub struct DetachedStatus {
     pub fetched: Vec<Fetched>,
     /// The last notice: a task was lost, or the result is too large to be kept.
     pub notice: Option<String>,
+    /// The participant that would continue it now if its node were lost.
+    pub heir: Option<Peer>,
 }
 
 /// Where a detached run stands.

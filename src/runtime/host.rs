@@ -97,6 +97,11 @@ impl Host {
         self.inspector.set_detached(detached);
     }
 
+    /// The master, of a participant with a task.
+    pub fn master(&self) -> Option<&Arc<Master>> {
+        self.master.as_ref()
+    }
+
     /// The memory budget of this participant.
     pub fn budget(&self) -> &Arc<Budget> {
         self.resources.budget()
@@ -187,7 +192,8 @@ impl Host {
                 ToMaster::Failed { .. }
                 | ToMaster::PeerLost { .. }
                 | ToMaster::Confirmed { .. }
-                | ToMaster::Guard { .. } => {}
+                | ToMaster::Guard { .. }
+                | ToMaster::Inherit { .. } => {}
             },
             Message::ToWorker(message) => match message {
                 ToWorker::Start { pieces, first, .. } => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use meshtf_graph::Graph;
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 
@@ -57,15 +58,42 @@ fn status((told, _): (ToldDetached, Vec<Tensor>)) -> Result<DetachedStatus> {
     }
 }
 
-/// Begins a run on a node. All constants of its graph go with the request, since nobody would answer for them later.
-pub(crate) async fn launch(client: &Arc<Requests>, node: &Peer, run: NewRun<'_>) -> Result<DetachedStatus> {
+/// The request for a run, and its tensors. All constants of its graph go with it, since nobody would answer for them
+/// later.
+fn written(run: NewRun<'_>) -> (Box<Launch>, Vec<Tensor>) {
     let NewRun { title, graph, options, signature, feeds, steps, every } = run;
     let mut graph = graph.to_defs();
     let taken = TakenOut::of(&mut [&mut graph[..]], |_, _, constant| Some(Content::of(constant)));
     let (constants, values) = taken.without(|_| false);
     let tensors = feeds.into_iter().chain(values).collect();
-    let launch = Launch { title, graph, constants, options, signature, steps, every };
-    status(ask_about(client, node, AskDetached::Launch(Box::new(launch)), tensors).await?)
+    (Box::new(Launch { title, graph, constants, options, signature, steps, every }), tensors)
+}
+
+/// Begins a run on a node.
+pub(crate) async fn launch(client: &Arc<Requests>, node: &Peer, run: NewRun<'_>) -> Result<DetachedStatus> {
+    let (launch, tensors) = written(run);
+    status(ask_about(client, node, AskDetached::Launch(launch), tensors).await?)
+}
+
+/// Has another node continue a run that `by` began, and that is on the node of `task`, if that is lost.
+pub(crate) async fn leave_to(
+    client: &Arc<Requests>,
+    heir: &Peer,
+    (run, by, task, age_ms): (SessionId, Peer, Task, u64),
+    of: NewRun<'_>,
+) -> Result<()> {
+    let (launch, tensors) = written(of);
+    let what = AskDetached::Inherit { run, by, task, age_ms, launch };
+    match ask_about(client, heir, what, tensors).await? {
+        (ToldDetached::Noted, _) => Ok(()),
+        (told, _) => Err(other(&told)),
+    }
+}
+
+/// Tells an heir something that it need not answer.
+pub(crate) fn tell(client: &Arc<Requests>, heir: &Peer, what: AskDetached) {
+    // The answer is forgotten; one that is gone needs no notice.
+    let _forgotten = client.inquire(heir, Inquiry::Detached(what), Vec::new());
 }
 
 /// The runs of a node.

@@ -80,14 +80,14 @@ fn a_run_is_followed_left_and_ended_between_two_steps() {
     let sandbox = Sandbox::new();
     let _mesh = mesh(&sandbox);
     let run = launch(&sandbox, "1000000000", &["--every", "50", "--guard", "0.2"]);
-    let mut first = sandbox.start(&["attach", &run]);
-    let mut next = |last: &mut u64| {
+    let first = sandbox.start(&["attach", &run]);
+    let next = |last: &mut u64| {
         let line = first.next_line(WITHIN).unwrap_or_else(|| panic!("it ended: {}", first.stderr()));
         let (step, value) = line.trim().trim_start_matches("step ").split_once(": ").unwrap();
         assert_eq!(step, value);
         let step: u64 = step.parse().unwrap();
         // Lines that are not kept any more may be missing; none comes twice.
-        assert!(step > *last && step % 50 == 0, "{step} after {last}");
+        assert!(step > *last && step.is_multiple_of(50), "{step} after {last}");
         *last = step;
     };
     let mut last = 0;
@@ -136,4 +136,57 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
         sandbox.run(&words).expect(2).complains(&["no node of the mesh has a detached run abcd", "meshtf runs"]);
     }
     assert!(listed(&sandbox, &run)["message"].as_str().is_some_and(|why| why.contains("node z")));
+}
+
+#[test]
+fn another_node_continues_the_run_of_a_master_that_is_killed() {
+    let sandbox = Sandbox::new();
+    let mut mesh: Vec<Option<NodeProcess>> =
+        ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
+    let graph = program(&sandbox);
+    let words = ["submit", &graph, "--init", "--steps", "1000000000", "--every", "20", "--guard", "0.1"];
+    let master = ["--target", "worker/0", "--detach"];
+    let run = sandbox.run(&[&words[..], &master].concat()).expect(0).stdout.trim().to_owned();
+    let follower = sandbox.start(&["attach", &run]);
+    let mut last = 0;
+    let mut reach = |beyond: u64| {
+        while last < beyond {
+            let line = follower.next_line(WITHIN).unwrap_or_else(|| panic!("it ended: {}", follower.stderr()));
+            let (step, value) = line.trim().trim_start_matches("step ").split_once(": ").unwrap();
+            assert_eq!(step, value, "each step counts once, whoever makes it");
+            let step: u64 = step.parse().unwrap();
+            assert!(step > last, "{step} after {last}");
+            last = step;
+        }
+        last
+    };
+    reach(2000);
+    // The heir has a copy of some time later.
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["heir"].is_string()), "{}", listed(&sandbox, &run));
+    let done = listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    mesh[1].take().unwrap().process.signal("KILL");
+    reach(done + 5000);
+    assert_eq!(follower.stderr().matches("the master worker/0 was lost at step ").count(), 1, "{}", follower.stderr());
+    let one = listed(&sandbox, &run);
+    assert_eq!((&one["state"], &one["node"]), (&json!("running"), &json!("/job:worker/task:1")));
+    // The heir has one, too, which continues it once more.
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["heir"].is_string()), "{}", listed(&sandbox, &run));
+    // It continues after other losses, and with those who came since.
+    mesh[1] = Some(sandbox.node("worker/0"));
+    mesh[0].take().unwrap().process.signal("KILL");
+    mesh[0] = Some(sandbox.node("ps/0"));
+    assert!(wait_until(WITHIN, || follower.stderr().contains("ps/0 was lost at step ")), "{}", follower.stderr());
+    let steps = || listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    let done = steps();
+    assert!(wait_until(WITHIN, || steps() > done + 5000 && listed(&sandbox, &run)["heir"].is_string()));
+    let done = steps();
+    mesh[2].take().unwrap().process.signal("KILL");
+    reach(done + 5000);
+    assert!(follower.stderr().contains("the master worker/1 was lost at step "), "{}", follower.stderr());
+    sandbox.run(&["stop", &run]).expect(0).prints(&run);
+    let ended = follower.end();
+    assert_eq!(ended.code(), 143, "{}", ended.stderr);
+    let done = listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    let value = sandbox.run(&["variable", "get", "ps/0", "v"]).expect(0).stdout;
+    assert_eq!(value.trim(), done.to_string());
 }

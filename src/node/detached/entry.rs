@@ -7,18 +7,19 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use meshtf_graph::Graph;
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Bytes;
 use tokio::sync::Notify;
 
 use super::tail::{Tail, bytes};
-use crate::protocol::Peer;
 use crate::protocol::detached::{DetachedState, DetachedStatus, Followed, MAX_FETCHED, MAX_VALUE_BYTES};
 use crate::protocol::look::{Fetched, Point};
+use crate::protocol::{Peer, SessionOptions};
 use crate::runtime::requests::StepEvent;
 use crate::session::Session;
 
@@ -32,23 +33,48 @@ const MAX_PART: u64 = 1 << 24;
 /// The time over which the rate of steps is measured, and the points from which it is.
 const WINDOW: Duration = Duration::from_secs(10);
 const MAX_SEEN: usize = 256;
+/// The pauses before steps are planned again.
+const READY_AGAIN: [Duration; 4] =
+    [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// How long the end of the session may take.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
 /// A detached run.
 pub(super) struct Entry {
     pub run: SessionId,
-    title: String,
-    by: Peer,
-    steps: Steps,
+    pub by: Peer,
+    pub whole: Whole,
     began: Instant,
+    /// The steps that were done before it began here.
+    first: u64,
     state: Mutex<State>,
     /// Wakes the run to give up the steps under way.
     gives_up: Notify,
+    pub succession: Mutex<Succession>,
+}
+
+/// All that a node needs to make a run.
+pub(super) struct Whole {
+    pub title: String,
+    pub graph: Graph,
+    pub options: SessionOptions,
+    pub steps: Steps,
+}
+
+/// The node that continues a run if this one is lost.
+#[derive(Default)]
+pub(super) struct Succession {
+    pub heir: Option<Peer>,
+    /// It could do so now.
+    pub is_ready: bool,
+    /// One is being asked.
+    pub is_asking: bool,
+    /// When one was asked last, and when the heir was notified of the steps that are done.
+    pub asked: Option<Instant>,
+    pub told: Option<Instant>,
 }
 
 /// The steps of a run.
-#[derive(Clone)]
 pub(super) struct Steps {
     pub signature: Signature,
     pub feeds: Vec<Tensor>,
@@ -70,20 +96,21 @@ struct State {
 }
 
 impl Entry {
-    /// A run that a participant begins.
-    pub fn new(run: SessionId, title: String, by: Peer, steps: Steps) -> Entry {
+    /// A run that a participant began so long ago, of which these steps are done.
+    pub fn new(run: SessionId, by: Peer, whole: Whole, (age, first): (Duration, u64)) -> Entry {
         let state = State {
             state: DetachedState::Running,
             stopped_by: None,
-            step: 0,
+            step: first,
             seen: VecDeque::new(),
             ended: None,
             fetched: Vec::new(),
             notice: None,
             tail: Tail::default(),
         };
-        let (state, gives_up) = (Mutex::new(state), Notify::new());
-        Entry { run, title, by, steps, began: Instant::now(), state, gives_up }
+        let (now, state, gives_up) = (Instant::now(), Mutex::new(state), Notify::new());
+        let began = now.checked_sub(age).unwrap_or(now);
+        Entry { run, by, whole, began, first, state, gives_up, succession: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -93,6 +120,22 @@ impl Entry {
     /// When it ended, if it has.
     pub fn ended(&self) -> Option<Instant> {
         self.state().ended
+    }
+
+    /// The steps that are done.
+    pub fn step(&self) -> u64 {
+        self.state().step
+    }
+
+    /// The node that could continue it now.
+    fn heir(&self) -> Option<Peer> {
+        let succession = lock(&self.succession);
+        succession.heir.clone().filter(|_| succession.is_ready)
+    }
+
+    /// How long ago it began.
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// Bytes of the values of its last step.
@@ -118,16 +161,17 @@ impl Entry {
         let since = |then: Instant| then.elapsed().as_millis() as u64;
         DetachedStatus {
             run: self.run,
-            title: self.title.clone(),
+            title: self.whole.title.clone(),
             by: self.by.clone(),
             state: state.state.clone(),
             step: state.step,
-            of: self.steps.count,
+            of: self.whole.steps.count,
             steps_per_second: state.rate(Instant::now()).filter(|_| state.ended.is_none()),
             age_ms: since(self.began),
             ended_ms: state.ended.map(since),
             fetched: state.fetched.clone(),
             notice: state.notice.clone(),
+            heir: self.heir(),
         }
         .cut()
     }
@@ -146,7 +190,7 @@ impl Entry {
         }
         let followed = Followed {
             status: self.status_of(&state),
-            fetches: self.steps.signature.fetches.clone(),
+            fetches: self.whole.steps.signature.fetches.clone(),
             lines: part.lines,
             missed: part.missed,
             has_more: part.has_more,
@@ -186,9 +230,10 @@ impl Entry {
     }
 
     async fn make_steps(&self, session: &Session) -> Result<()> {
-        let Steps { signature, feeds, count, every } = &self.steps;
+        let Steps { signature, feeds, count, every } = &self.whole.steps;
         let named: Vec<(&String, Tensor)> = signature.feeds.iter().zip(feeds.iter().cloned()).collect();
-        let (mut done, mut most) = (0, 1);
+        let (mut done, mut most) = (self.first, 1);
+        self.make_ready(session).await?;
         while done < *count && self.state().stopped_by.is_none() {
             let (steps, told_every) = part(most, done, *count, *every);
             let began = Instant::now();
@@ -201,6 +246,18 @@ impl Entry {
             self.part_done(done, values);
         }
         Ok(())
+    }
+
+    /// Has the steps planned. A run that another node continues may lose one more task meanwhile, before any step could wait for
+    /// that: it is planned again.
+    async fn make_ready(&self, session: &Session) -> Result<()> {
+        for pause in READY_AGAIN {
+            match session.make_ready(&self.whole.steps.signature).await {
+                Err(failure) if failure.code == Code::Unavailable => tokio::time::sleep(pause).await,
+                ready => return ready,
+            }
+        }
+        session.make_ready(&self.whole.steps.signature).await
     }
 
     fn happened(&self, event: StepEvent) {
@@ -226,7 +283,7 @@ impl Entry {
 
     /// The steps up to this one are done; the values are its fetches.
     fn part_done(&self, done: u64, values: Vec<Tensor>) {
-        let Steps { count, every, ref signature, .. } = self.steps;
+        let Steps { count, every, ref signature, .. } = self.whole.steps;
         let mut state = self.state();
         state.stepped(done, Instant::now());
         state.fetched = numbers(&signature.fetches, &values, done);
@@ -240,13 +297,20 @@ impl Entry {
         }
     }
 
-    fn end(&self, outcome: Result<(), Failure>) {
+    /// No step follows.
+    pub fn end(&self, outcome: Result<(), Failure>) {
         let mut state = self.state();
         state.state = match outcome {
             Err(failure) => DetachedState::Failed(failure),
-            Ok(()) if state.step >= self.steps.count => DetachedState::Done,
+            Ok(()) if state.step >= self.whole.steps.count => DetachedState::Done,
             Ok(()) => DetachedState::Stopped { by: state.stopped_by.clone().unwrap_or_else(|| self.by.clone()) },
         };
+        let has_values = state.tail.last_values().is_some() || self.whole.steps.signature.fetches.is_empty();
+        if state.state == DetachedState::Done && !has_values {
+            // The last copy of the state came after the last step.
+            let why = "the values of its last step were lost with the node that had made it";
+            state.notice.get_or_insert_with(|| why.to_owned());
+        }
         state.ended = Some(Instant::now());
     }
 }
