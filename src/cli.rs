@@ -12,12 +12,14 @@ macro_rules! eprintln {
     }};
 }
 
+mod attach;
 mod bar;
 mod burn;
 mod cache;
 mod complete;
 mod completions;
 mod config;
+mod detached;
 mod differentiate;
 mod doctor;
 mod events;
@@ -55,6 +57,7 @@ mod serve;
 mod server;
 mod signals;
 mod status;
+mod stop;
 mod submit;
 mod summary;
 mod table;
@@ -161,6 +164,8 @@ enum Command {
     Server(server::Args),
     Tf(tf::Args),
     Submit(submit::Args),
+    Attach(attach::Args),
+    Stop(stop::Args),
     Run(run::Args),
     Serve(serve::Args),
     Burn(burn::Args),
@@ -256,6 +261,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Server(args) => within(args.memory.budget(), |budget| server::server(args, budget)),
         Command::Tf(args) => tf::tf(args),
         Command::Submit(args) => in_runtime(submit::submit(args)),
+        Command::Attach(args) => in_runtime(attach::attach(args)),
+        Command::Stop(args) => in_runtime(stop::stop(args)),
         Command::Run(args) => within(args.memory.budget(), |budget| run::run(args, budget)),
         Command::Serve(args) => within(args.host.memory.budget(), |budget| serve::serve(args, budget)),
         Command::Burn(args) => within(args.memory.budget(), |budget| burn::burn(args, budget)),
@@ -275,7 +282,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Train(args) => within(args.host.memory.budget(), |budget| train::train(args, budget)),
         Command::Predict(args) => within(args.trained.host.memory.budget(), |budget| predict::predict(args, budget)),
         Command::Generate(args) => within(args.trained.host.memory.budget(), |budget| generate::generate(args, budget)),
-        Command::Runs(args) => runs::runs(args),
+        Command::Runs(args) => in_runtime(runs::runs(args)),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
         Command::Doctor(args) => in_runtime(doctor::doctor(args)),
@@ -359,6 +366,13 @@ mod tests {
         check("meshtf submit graph.json --feed x", false);
         check("meshtf submit graph.json --timeout soon", false);
         check("meshtf submit graph.json --timeout 1.5", true);
+        check("meshtf submit graph.json --steps 9 --detach --json", true);
+        check("meshtf submit graph.json --detach --out y.npy", false);
+        check("meshtf run graph.json --detach", false);
+        check("meshtf attach 3f09", true);
+        check("meshtf attach", false);
+        check("meshtf stop 3f09 a1c2 --at-once", true);
+        check("meshtf stop", false);
         check("meshtf status ps/0 --json", true);
         check("meshtf status ps", false);
         check("meshtf variable get ps/0 w --device gpu:0", true);

@@ -2,6 +2,7 @@
 //!
 //! This is the interface of programs that run on a mesh; `meshtf node` and `meshtf submit` are thin layers over it.
 
+mod detached;
 mod program;
 mod router;
 mod spare;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use self::detached::DetachedRuns;
 use self::program::PythonProgram;
 use self::router::MeshRouter;
 use self::telling::Telling;
@@ -19,6 +21,7 @@ use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
 use meshtf_exec::Resources;
 use meshtf_graph::plan::meant;
+use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::memory::Budget;
@@ -28,13 +31,16 @@ use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::protocol::cached::CacheStatus;
+use crate::protocol::detached::{DetachedStatus, Followed};
 use crate::protocol::look::SessionLook;
 use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
 use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
 use crate::runtime::weights::Weights;
-use crate::session::inquire;
+#[doc(hidden)]
+pub use crate::session::detached::NewRun;
+use crate::session::{detached as runs, inquire};
 use crate::weight_cache::WeightCache;
 
 /// The interval of the checks of [`Node::wait_until`].
@@ -244,6 +250,10 @@ impl Node {
         let joins = mesh_config(&config, &home, devices.clone(), is_spare)?;
         let joins = MeshConfig { budget: Arc::clone(&budget), is_spare, ..joins };
         let mesh = Mesh::join(joins, router).await?;
+        if let Some(master) = host.master() {
+            let handle = tokio::runtime::Handle::current();
+            host.set_detached(DetachedRuns::new(mesh.clone(), master, Arc::clone(&host.client), handle));
+        }
         if let Some(task) = config.task.clone() {
             examine_devices(task, config.backend, devices, &host, &mesh);
         }
@@ -376,6 +386,54 @@ impl Node {
     #[doc(hidden)]
     pub async fn cache(&self, target: Option<&Task>) -> Result<CacheStatus> {
         inquire::cache(&self.host.client, &self.master(target)?).await
+    }
+
+    /// Begins a run on the node of `target`, which continues without this participant.
+    ///
+    /// # Errors
+    /// Those of a session and of its plan; ResourceExhausted if too many such runs are under way there; and as [`Node::status`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped after its first poll, the run may begin nonetheless.
+    #[doc(hidden)]
+    pub async fn launch(&self, target: Option<&Task>, run: NewRun<'_>) -> Result<DetachedStatus> {
+        runs::launch(&self.host.client, &self.master(target)?, run).await
+    }
+
+    /// The detached runs of the node of `target`, the newest first.
+    ///
+    /// # Errors
+    /// As [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    #[doc(hidden)]
+    pub async fn detached(&self, target: &Task) -> Result<Vec<DetachedStatus>> {
+        runs::list(&self.host.client, &self.master(Some(target))?).await
+    }
+
+    /// The lines of a detached run of the node of `target` after that number, and their values.
+    ///
+    /// # Errors
+    /// NotFound if that node does not have the run; and as [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    #[doc(hidden)]
+    pub async fn follow(&self, target: &Task, run: SessionId, after: u64) -> Result<(Followed, Vec<Tensor>)> {
+        runs::follow(&self.host.client, &self.master(Some(target))?, run, after).await
+    }
+
+    /// Has a detached run of the node of `target` end between two steps, or `now`.
+    ///
+    /// # Errors
+    /// As [`Node::follow`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped after its first poll, the run may end nonetheless.
+    #[doc(hidden)]
+    pub async fn stop_run(&self, target: &Task, run: SessionId, now: bool) -> Result<DetachedStatus> {
+        runs::stop(&self.host.client, &self.master(Some(target))?, run, now).await
     }
 
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.

@@ -5,6 +5,7 @@
 pub mod cached;
 pub mod cluster;
 pub mod constants;
+pub mod detached;
 pub mod event;
 mod flow;
 pub mod guard;
@@ -19,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::guard::{GuardNote, GuardReport, ToGuard};
+use self::guard::{Estate, GuardNote, GuardReport, ToGuard};
 use self::inquiry::{Answer, Inquiry};
 use self::look::Fetched;
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member, TaskDoors};
@@ -35,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Most bytes one message with all its tensors may have: the largest tensor, and half a gigabyte around it.
 pub const MAX_MESSAGE_BYTES: usize = MAX_TENSOR_BYTES + (1 << 29);
@@ -243,6 +244,9 @@ pub enum ToMaster {
     Confirmed { session: SessionId },
     /// About a guarded session.
     Guard { session: SessionId, report: GuardReport },
+    /// From the master of a guarded session to the node that is to continue it if that master is lost. Answered by
+    /// [`GuardReport::Inherited`].
+    Inherit { session: SessionId, estate: Box<Estate> },
 }
 
 /// The messages of masters, and of other workers, to a worker.

@@ -4,6 +4,7 @@
 //! `worker` and `master` do not know each other: they communicate by messages alone.
 
 pub(crate) mod capacity;
+pub(crate) mod detached;
 pub(crate) mod host;
 mod inspect;
 pub(crate) mod master;

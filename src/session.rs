@@ -5,6 +5,7 @@
 
 mod alone;
 mod constants;
+pub(crate) mod detached;
 mod init;
 pub(crate) mod inquire;
 mod partial;
@@ -254,6 +255,11 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Has a signature planned before its first run, so that this has no error of a plan.
+    pub(crate) async fn make_ready(&self, signature: &Signature) -> Result<()> {
+        self.planned(signature).await.map(|_| ())
     }
 
     fn plans(&self) -> MutexGuard<'_, HashMap<Signature, Planned>> {

@@ -56,7 +56,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("machine", &[]),
     ("diagnosis", &["mesh"]),
     ("doctor", &["client", "node", "diagnosis", "machine", "mesh", "protocol", "random", "descriptors"]),
-    ("node", &["allocator", "client", "runtime", "events", "session", "mesh", "protocol", "weight_cache"]),
+    ("node", &["allocator", "client", "runtime", "events", "session", "mesh", "protocol", "random", "weight_cache"]),
     ("local", &["client", "runtime", "events", "session", "protocol", "random"]),
     ("trainer", &["session", "random", "weight_file"]),
     ("verify", &["session"]),

@@ -9,7 +9,10 @@ use clap::builder::{StyledStr, Styles};
 /// The groups, in the order of the list. Each command is in exactly one of them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Run a node", &["node", "server"]),
-    ("Run graphs and programs", &["submit", "run", "serve", "plan", "summary", "inspect", "ops", "tf", "burn"]),
+    (
+        "Run graphs and programs",
+        &["submit", "attach", "stop", "run", "serve", "plan", "summary", "inspect", "ops", "tf", "burn"],
+    ),
     ("Train", &["example", "new", "train", "predict", "generate", "runs", "differentiate", "export", "import"]),
     ("Inspect", &["ps", "status", "top", "events", "variable", "cache"]),
     ("Connect machines", &["ticket", "join", "doctor"]),

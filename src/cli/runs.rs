@@ -23,7 +23,9 @@ use self::record::now_ms;
 pub(super) use self::record::{Best, Kind, Record};
 pub(super) use self::reporter::Reporter;
 use self::store::{Entry, Store};
+use super::detached::{Found, at_hand};
 use super::paint::{Paint, Tone, mention};
+use super::reach::MeshArgs;
 use super::table::{TableRow, duration, number, table};
 use super::{Exit, Outcome, Trouble, complete, output};
 
@@ -42,12 +44,15 @@ const MAX_KNOWN: usize = 20;
 /// line, machine, state of the git repository, curves, saved states and the end. The newest 200 trainings and 100 other runs are
 /// kept, 64 MB at most; a run with --no-record, or with MESHTF_NO_RECORD set, has none. The records are in `meshtf/runs` in
 /// $XDG_STATE_HOME or ~/.local/state, or in `runs` in $MESHTF_HOME. A run is named by its id, the beginning of it, or `last`.
+/// Detached runs (`meshtf submit --detach`) are on nodes, and leave no record here: the list has those of the mesh first, if
+/// its nodes are found within a second.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   meshtf runs                        the newest runs
   meshtf runs --count 0              all of them
+  meshtf runs --here                 without the detached ones of the mesh
   meshtf runs show last              all of one, with its curves
   meshtf runs compare 3f09 a1c2      differences, and results side by side
   meshtf runs remove --older 30d
@@ -72,9 +77,15 @@ struct ListArgs {
     /// Number of runs, the newest first; 0 for all [default: 20, and all with --json]
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<usize>,
-    /// Print JSON: a list of objects with id, kind, state, graph, began_unix_ms, seconds, steps, values, message
+    /// Print JSON: a list of objects with id, kind, state, graph, began_unix_ms, seconds, steps, values, message; for detached
+    /// runs also node, by, heir, steps_per_second, began_ms_ago, ended_ms_ago
     #[arg(long)]
     json: bool,
+    /// List the records of this user alone, without a look for detached runs on the mesh
+    #[arg(long)]
+    here: bool,
+    #[command(flatten)]
+    mesh: MeshArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -121,10 +132,13 @@ Examples:
     },
 }
 
-pub(super) fn runs(args: Args) -> Outcome {
+pub(super) async fn runs(args: Args) -> Outcome {
     let store = Store::of_user().map_err(|error| Trouble::input(format!("the records of runs: {error}")))?;
     match args.action {
-        None => list(&store, &args.list)?,
+        None => {
+            let detached = if args.list.here { Vec::new() } else { at_hand(&args.list.mesh).await };
+            list(&store, &detached, &args.list)?;
+        }
         Some(Action::Show { run, json }) => show::show(&store.find(&run)?.read()?, json)?,
         Some(Action::Compare { runs, json }) => {
             let records = runs.iter().map(|run| store.find(run)?.read()).collect::<Result<Vec<_>, _>>()?;
@@ -135,17 +149,25 @@ pub(super) fn runs(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-fn list(store: &Store, args: &ListArgs) -> Result<(), Trouble> {
+fn list(store: &Store, detached: &[Found], args: &ListArgs) -> Result<(), Trouble> {
     let at = |error: std::io::Error| Trouble::input(format!("{}: {error}", store.folder().display()));
     let records = store.records().map_err(at)?;
     // For programs there are all, unless a number is given.
     let count = args.count.unwrap_or(if args.json { 0 } else { LISTED });
     let shown = if count == 0 { records.len() } else { count.min(records.len()) };
     if args.json {
-        return output::json_value(&records.iter().take(shown).map(summary).collect());
+        let records = records.iter().take(shown).map(summary);
+        return output::json_value(&detached.iter().map(Found::json).chain(records).collect());
+    }
+    if !detached.is_empty() {
+        let gap = if records.is_empty() { "" } else { "\n" };
+        let rows = table(Paint::stdout(), &Found::HEADER, detached.iter().map(Found::row));
+        output::line(&format!("{rows}{gap}"))?;
+    }
+    if records.is_empty() && detached.is_empty() {
+        mention(format_args!("there is no run in {}", store.folder().display()));
     }
     if records.is_empty() {
-        mention(format_args!("there is no run in {}", store.folder().display()));
         return Ok(());
     }
     let header = ["ID", "BEGAN", "TOOK", "MODEL", "STEPS", "LOSS", "HELD OUT", "END"];

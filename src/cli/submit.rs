@@ -1,5 +1,8 @@
 //! `meshtf submit`: runs a graph on the nodes that are up.
 
+mod begin;
+mod detach;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +14,8 @@ use meshtf::client::Reach;
 use meshtf::protocol::SessionOptions;
 use meshtf::protocol::look::Fetched;
 use meshtf::trainer::stored::Which;
-use meshtf::trainer::weights::{At, Weights};
-use meshtf::{Client, GuardNote, Init, RunOutput, Session, StepEvent};
+use meshtf::trainer::weights::At;
+use meshtf::{Client, GuardNote, RunOutput, Session, StepEvent};
 use meshtf_graph::plan::{PlaceBy, Summary};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -29,10 +32,11 @@ use super::place::PlaceArgs;
 use super::ranked::{Ranked, TopArgs};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::runs::{self, Keeper, Kind, LONG, MANY, Record, RecordArgs, Reporter};
-use super::signals::{Request, Signals};
+use super::signals::{Request, Signals, interrupted};
 use super::table::{number, per_second};
 use super::written::Destination;
-use super::{Exit, Outcome, Trouble, complete, first_values, output, trace};
+use super::{Exit, Outcome, Trouble, complete, output, trace};
+use begin::Begin;
 
 /// Run a graph on the nodes that are up
 ///
@@ -48,6 +52,7 @@ Examples:
   meshtf submit train.json --init --steps 1000    from the initial values
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
   meshtf submit train.json --run train --steps 100 --trace step.json
+  meshtf submit train.json --run train --steps 1000000 --detach
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --weights bert.safetensors --map map.json
   meshtf submit model.onnx --feed @cat.jpg --top 5 --labels imagenet.txt
@@ -61,6 +66,11 @@ pub struct Args {
     /// Task of the master, which also runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
+    /// Have the master make the steps by itself: prints the name of the run and leaves. `meshtf attach` follows the run,
+    /// `meshtf stop` ends it, `meshtf runs` lists it. Another node continues it if that one is lost and the steps are guarded;
+    /// the result is kept for a day
+    #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
+    detach: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -162,11 +172,19 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     args.steps.guard = args.guard.every(reached.live().members().count()).filter(|_| args.steps.steps > 1);
     args.steps.tells_unguarded = args.guard.is_asked();
     let kept = "the variables keep their values on their tasks";
-    let outcome = args
-        .steps
-        .run(&reached, &job, Kind::Submit, deadline, kept)
-        .await
-        .map_err(|trouble| reached.explain_trouble(trouble));
+    let outcome = match args.detach {
+        true => {
+            let work = async {
+                tokio::select! {
+                    outcome = args.steps.detach(&reached, &job) => outcome,
+                    trouble = interrupted() => Err(trouble),
+                }
+            };
+            deadline.within(work).await.map_err(|trouble| job.explained(trouble))
+        }
+        false => args.steps.run(&reached, &job, Kind::Submit, deadline, kept).await,
+    };
+    let outcome = outcome.map_err(|trouble| reached.explain_trouble(trouble));
     // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome
@@ -265,22 +283,7 @@ impl StepArgs {
     async fn run_session(&self, reached: &Reached, job: &StepRequest, done: &AtomicU64, keeper: &Keeper) -> Outcome {
         let (soft_placement, place_by, guard) = (self.soft_placement, self.place_by, self.guard);
         let options = SessionOptions { soft_placement, place_by, guard, ..SessionOptions::default() };
-        // With fed shapes, so that the plan knows the sizes of transfers.
-        let graph = job.graph_as_fed().into_owned();
-        let map = self.map.rules()?;
-        let (graph, weights) = match self.weights(map.as_ref()) {
-            Some(at) => {
-                let (graph, weights) = Weights::add(graph, at)?;
-                if !self.quiet && at.path.is_dir() {
-                    mention(format_args!("weights from {}", weights.origin));
-                }
-                weights.remarks.iter().filter(|_| !self.quiet).for_each(mention);
-                (graph, Some(weights))
-            }
-            None => (graph, None),
-        };
-        let looks = job.runs_init && !self.init && weights.is_none();
-        let (graph, init) = Init::of(graph, if looks { &job.init[..] } else { &[] });
+        let (graph, begin) = self.begin(job)?;
         let session = reached.session(graph, None, options).await?;
         let began = Instant::now();
         let reporter = Reporter::new(&job.file, self.steps);
@@ -288,7 +291,7 @@ impl StepArgs {
         let is_watched = self.steps > 1 && matches!(reached, Reached::Mesh { .. });
         let mut summary = None;
         let work = async {
-            let ran = self.run_in((reached, &session), job, &init, weights.as_ref(), watching).await;
+            let ran = self.run_in((reached, &session), job, &begin, watching).await;
             summary = Some(ran.map_err(|trouble| match trouble.is_uninitialized() {
                 true => trouble.with_hint(&self.how_to_initialize(job)),
                 false => trouble,
@@ -314,25 +317,11 @@ impl StepArgs {
         &self,
         (reached, session): (&Reached, &Session),
         job: &StepRequest,
-        init: &Init,
-        weights: Option<&Weights>,
+        begin: &Begin,
         watching: Watching<'_>,
     ) -> Result<Arc<Summary>, Trouble> {
         let mut lines = Lines::default();
-        if let Some(weights) = weights {
-            weights.set(session).await?;
-        } else if self.init || job.runs_init {
-            if init.is_due(session).await? {
-                // Of a process's own cluster, no variable ever has a value.
-                let is_told = job.runs_init && !self.init && !self.quiet && matches!(reached, Reached::Mesh { .. });
-                if is_told && let Some(line) = first_values::line(reached, init, &runs::hash(&job.graph)).await {
-                    eprintln!("{line}");
-                }
-                session.run().feeds(&job.feeds()).targets(job.init()).await?;
-            } else if !self.quiet {
-                eprintln!("the variables are initialized, so init is skipped; --init starts over");
-            }
-        }
+        self.set_variables((reached, session), job, begin).await?;
         // The step that is traced runs by itself, after the others.
         let before = self.steps - u64::from(self.trace.is_some());
         let mut ran = None;

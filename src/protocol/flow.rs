@@ -49,7 +49,7 @@ impl Message {
                 | ToMaster::PeerLost { .. }
                 | ToMaster::Confirmed { .. }
                 | ToMaster::Guard { .. } => true,
-                ToMaster::Request { .. } | ToMaster::PartialFetch { .. } => false,
+                ToMaster::Request { .. } | ToMaster::PartialFetch { .. } | ToMaster::Inherit { .. } => false,
             },
             Message::ToWorker(message) => match message {
                 ToWorker::Abort { .. }
@@ -102,7 +102,8 @@ impl ToMaster {
             | ToMaster::Failed { .. }
             | ToMaster::PeerLost { .. }
             | ToMaster::Confirmed { .. }
-            | ToMaster::Guard { .. } => None,
+            | ToMaster::Guard { .. }
+            | ToMaster::Inherit { .. } => None,
         }
     }
 }

@@ -9,9 +9,10 @@ use std::fmt;
 use meshtf_exec::Edition;
 use meshtf_tensor::device::{DeviceKind, Task};
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::ids::Incarnation;
 use serde::{Deserialize, Serialize};
 
-use super::{Message, Peer, SessionId, ToWorker};
+use super::{Member, Message, Peer, SessionId, ToWorker};
 
 /// The number of a cut of a session, from 1.
 pub type Cut = u64;
@@ -39,6 +40,10 @@ pub enum ToGuard {
     Return { session: SessionId, ask: u64 },
     /// Send the part of the cut that `of` had sent to the peer that holds its task now.
     GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
+    /// If this master is lost, that node may take its place. `None`: no node may.
+    Heir { session: SessionId, heir: Option<Peer> },
+    /// From the heir of a master that is lost, in its place: as [`ToGuard::Serve`].
+    Adopt { session: SessionId, ask: u64, of: Vec<Peer> },
     /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
     /// as in `base`, first its form, as bytes, and then its tensors.
     Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
@@ -86,6 +91,8 @@ impl ToGuard {
             | ToGuard::Restore { session, .. }
             | ToGuard::Return { session, .. }
             | ToGuard::GiveBack { session, .. }
+            | ToGuard::Heir { session, .. }
+            | ToGuard::Adopt { session, .. }
             | ToGuard::Keep { session, .. }
             | ToGuard::Load { session, .. }
             | ToGuard::Taken { session, .. } => *session,
@@ -153,6 +160,44 @@ pub enum GuardReport {
     Kept { cut: Cut, of: Peer, result: Result<(), Failure> },
     /// The session's state there is that of the cut, or the worker reports why not.
     Restored { ask: u64, result: Result<(), Failure> },
+    /// From the heir: it has the estate as of the cut.
+    Inherited { cut: Cut },
+}
+
+/// A task's part of a cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The task.
+    pub task: Task,
+    /// The process that has it, and that was copied or has loaded it.
+    pub peer: Peer,
+    /// The start of that process.
+    pub incarnation: Incarnation,
+    /// The peer under whose name the buddy keeps it.
+    pub ward: Peer,
+    /// Its buddy.
+    pub buddy: Member,
+    /// The extent of it.
+    pub copied: Copied,
+    /// The process has taken the task since the cut, in which there was nothing of it.
+    pub is_bare: bool,
+}
+
+/// The state of a guarded session that another master needs to continue it: the newest complete cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estate {
+    /// The cut.
+    pub cut: Cut,
+    /// The steps of all runs that are in it.
+    pub at: u64,
+    /// Its parts.
+    pub parts: Vec<Part>,
+    /// The numbers of steps and pieces that were given, and of what workers were asked for.
+    pub steps: u64,
+    /// See `steps`.
+    pub pieces: u32,
+    /// See `steps`.
+    pub asks: u64,
 }
 
 /// Most names in [`Copied`].
@@ -216,6 +261,17 @@ pub enum GuardNote {
         /// How long the steps stood still, in milliseconds.
         after_ms: u64,
     },
+    /// The master was lost, and the run continues with another, from an earlier step.
+    Inherited {
+        /// The task of the master that was lost.
+        task: Task,
+        /// The last step of the run that was known to be done.
+        at: u64,
+        /// The number of steps up to there that are computed again.
+        repeated: u64,
+        /// How long the steps stood still, in milliseconds.
+        after_ms: u64,
+    },
     /// The session is not guarded for now, and why.
     Unguarded {
         /// Why.
@@ -232,7 +288,7 @@ impl GuardNote {
             GuardNote::Continued { task, at, repeated, after_ms } => {
                 GuardNote::Continued { task, at: done + at, repeated, after_ms }
             }
-            note @ GuardNote::Unguarded { .. } => note,
+            note @ (GuardNote::Inherited { .. } | GuardNote::Unguarded { .. }) => note,
         }
     }
 }
@@ -247,10 +303,13 @@ impl fmt::Display for GuardNote {
                     "{task} was lost at step {at} ({why}); waiting up to {limit} s for a process that takes its name"
                 )
             }
-            GuardNote::Continued { task, at, repeated, after_ms } => {
+            GuardNote::Continued { task, at, repeated, after_ms }
+            | GuardNote::Inherited { task, at, repeated, after_ms } => {
                 let from = Grouped(at.saturating_sub(*repeated));
                 let (task, at, tenths) = (task.short(), Grouped(*at), after_ms.div_ceil(100));
-                write!(f, "{task} was lost at step {at}; continued from {from} after {}.{} s", tenths / 10, tenths % 10)
+                let which = if matches!(self, GuardNote::Inherited { .. }) { "the master " } else { "" };
+                let after = format!("{}.{} s", tenths / 10, tenths % 10);
+                write!(f, "{which}{task} was lost at step {at}; continued from {from} after {after}")
             }
             GuardNote::Unguarded { why } => write!(f, "the steps are not guarded against the loss of a task: {why}"),
         }
@@ -286,6 +345,9 @@ mod tests {
         let waiting = GuardNote::Waiting { task, why: "it left".into(), at: 999, limit_ms: 60_000 };
         let line = "ps/0 was lost at step 999 (it left); waiting up to 60 s for a process that takes its name";
         assert_eq!(waiting.clone().after_steps(0).to_string(), line);
+        let inherited = GuardNote::Inherited { task: Task::new("ps", 1), at: 1040, repeated: 40, after_ms: 1240 };
+        let line = "the master ps/1 was lost at step 1,040; continued from 1,000 after 1.3 s";
+        assert_eq!(inherited.after_steps(7).to_string(), line, "it counts the steps of the whole run");
         assert!(waiting.after_steps(999_001).to_string().contains("at step 1,000,000 "));
     }
 }

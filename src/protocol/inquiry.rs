@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::SessionId;
 use super::cached::CacheStatus;
 use super::constants::Content;
+use super::detached::{AskDetached, ToldDetached};
 use super::event::Noted;
 use super::look::SessionLook;
 use super::runs::{Report, RunsStatus};
@@ -72,6 +73,8 @@ pub enum Inquiry {
     },
     /// The weights that it keeps on its disk.
     Cache,
+    /// About runs that it makes by itself, without their client.
+    Detached(AskDetached),
 }
 
 /// The answer to an inquiry.
@@ -114,6 +117,8 @@ pub enum Answer {
     Constants,
     /// The weights on the disk.
     Cache(Box<CacheStatus>),
+    /// About its detached runs.
+    Detached(ToldDetached),
 }
 
 /// The name of a variable of a node that sessions share.

@@ -20,6 +20,7 @@ use crate::events::Events;
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::capacity;
+use crate::runtime::detached::Detached;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits};
 use crate::runtime::requests::Requests;
@@ -89,6 +90,16 @@ impl Host {
     /// Has graphs call the functions of a Python program.
     pub fn set_program(&self, program: Arc<dyn Program>) {
         self.resources.set_program(program);
+    }
+
+    /// Has inquiries about detached runs answered.
+    pub fn set_detached(&self, detached: Arc<dyn Detached>) {
+        self.inspector.set_detached(detached);
+    }
+
+    /// The master, of a participant with a task.
+    pub fn master(&self) -> Option<&Arc<Master>> {
+        self.master.as_ref()
     }
 
     /// The memory budget of this participant.
@@ -181,7 +192,8 @@ impl Host {
                 ToMaster::Failed { .. }
                 | ToMaster::PeerLost { .. }
                 | ToMaster::Confirmed { .. }
-                | ToMaster::Guard { .. } => {}
+                | ToMaster::Guard { .. }
+                | ToMaster::Inherit { .. } => {}
             },
             Message::ToWorker(message) => match message {
                 ToWorker::Start { pieces, first, .. } => {

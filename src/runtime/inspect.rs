@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::protocol::status::{
     Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
 };
 use crate::protocol::{Envelope, Peer, Reply, ToClient};
+use crate::runtime::detached::Detached;
 use crate::runtime::master::Master;
 use crate::runtime::reports::Reports;
 use crate::runtime::router::Router;
@@ -51,6 +52,8 @@ pub(crate) struct Inspector {
     events: Arc<Events>,
     /// The reports of clients on their runs.
     reports: Reports,
+    /// The runs that the node makes by itself.
+    detached: OnceLock<Arc<dyn Detached>>,
     started: Instant,
     /// Earlier snapshots of the counters, the oldest first.
     looks: Mutex<VecDeque<(Instant, Counters)>>,
@@ -85,10 +88,16 @@ impl Inspector {
             master: master.map(Arc::downgrade),
             events,
             reports: Reports::default(),
+            detached: OnceLock::new(),
             started: Instant::now(),
             looks: Mutex::default(),
             under_way: AtomicUsize::new(0),
         })
+    }
+
+    /// Has inquiries about detached runs answered. The first that is set counts.
+    pub fn set_detached(&self, detached: Arc<dyn Detached>) {
+        let _first = self.detached.set(detached);
     }
 
     /// Answers an inquiry, soon and on another thread.
@@ -102,7 +111,7 @@ impl Inspector {
         let asker = from.clone();
         let work = move || {
             let inspector = &place.0;
-            let answer = || inspector.resources.budget().run(|| inspector.answer(inquiry, tensors));
+            let answer = || inspector.resources.budget().run(|| inspector.answer(&asker, inquiry, tensors));
             let answered = catch_unwind(AssertUnwindSafe(answer));
             let answered = answered.unwrap_or_else(|panic| Err(Failure::panicked("an inquiry", &*panic)));
             inspector.reply(&asker, id, answered);
@@ -133,7 +142,7 @@ impl Inspector {
         }
     }
 
-    fn answer(&self, inquiry: Inquiry, tensors: Vec<Tensor>) -> Answered {
+    fn answer(&self, from: &Peer, inquiry: Inquiry, tensors: Vec<Tensor>) -> Answered {
         let without_tensors = |answer| Ok((answer, Vec::new()));
         match inquiry {
             Inquiry::Status => without_tensors(Answer::Status(Box::new(self.status()))),
@@ -159,6 +168,11 @@ impl Inspector {
                 without_tensors(Answer::Cache(Box::new(worker.ok_or_else(none)?.weights().on_disk()?)))
             }
             Inquiry::Constants { .. } => Err(Failure::new(Code::NotFound, "this participant offers no constants")),
+            Inquiry::Detached(ask) => {
+                let none = || Failure::new(Code::NotFound, "only a node with a task makes detached runs");
+                let (told, tensors) = self.detached.get().ok_or_else(none)?.answer(from, ask, tensors)?;
+                Ok((Answer::Detached(told), tensors))
+            }
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;
                 Ok((Answer::Variable { version }, vec![value]))

@@ -8,6 +8,7 @@
 mod by_hand;
 mod claims;
 mod clockwork;
+mod heirs;
 mod homes;
 mod machine;
 mod placing;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 use self::claims::Claims;
 use self::clockwork::Clockwork;
+use self::heirs::Heirs;
+pub(crate) use self::heirs::Lost;
 use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
 use self::placing::{Times, log_placement};
@@ -87,6 +90,8 @@ struct State {
     step_times: Mutex<StepTimes>,
     /// Notifies guarded sessions of time that passes.
     clockwork: Clockwork,
+    /// The sessions of other masters that this node is to continue.
+    heirs: Heirs,
     /// The devices of the resources that were placed by cost.
     homes: Homes,
     /// The times of nodes in traced steps.
@@ -158,6 +163,7 @@ impl Master {
             steps,
             step_times,
             clockwork,
+            heirs: Heirs::default(),
             homes: Homes::default(),
             measured: Times::default(),
         });
@@ -215,6 +221,7 @@ impl Master {
             ToMaster::Guard { session, report } => {
                 self.state.told(session, SessionEvent::Guarded { worker: from, report });
             }
+            ToMaster::Inherit { session, estate } => self.state.inherit(from, session, *estate),
             ToMaster::PeerLost { session, until, peer, why } => {
                 self.state.told(session, SessionEvent::PeerLost { worker: from, until, peer, why });
             }
@@ -493,6 +500,7 @@ impl State {
         let is_guarded = options.guard.is_some();
         let mut session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
         session.constants().add(arrived);
+        self.heirs.inheritance(id).into_iter().for_each(|inheritance| session.inherit(inheritance));
         let evicted = self.sessions.insert(Handle::new(session), self.now());
         if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
             let failure = self.sessions.no_session(handle.id);

@@ -16,7 +16,7 @@ use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Peer, Reply};
 use crate::runtime::requests::Requests;
 
-async fn ask(
+pub(super) async fn ask(
     client: &Arc<Requests>,
     node: &Peer,
     inquiry: Inquiry,

@@ -6,6 +6,7 @@ mod browser;
 mod colours;
 mod constants;
 mod deep;
+mod detached;
 mod discovery;
 mod disk;
 mod doctor;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub(super) use self::constants::Stock;
 use self::guard::Guard;
+pub(super) use self::guard::{Inheritance, buddy};
 use self::history::History;
 pub(super) use self::history::Traced;
 use self::plans::{MAX_NUMBERS, Plans, Prepared, Readiness, Standing, Unneeded};
@@ -72,6 +73,8 @@ pub(super) enum SessionEvent<'a> {
     Down { peer: &'a Peer, failure: &'a Failure },
     /// A worker reports on the guard of the session.
     Guarded { worker: &'a Peer, report: GuardReport },
+    /// A node continues the session if this master is lost.
+    Heir { peer: Peer },
     /// Time has passed: for a session that is guarded.
     Tick { cluster: &'a Cluster },
     /// The planning that followed a tick has been done.
@@ -141,6 +144,8 @@ pub(super) struct Machine {
     opened: Nanos,
     /// Steps that are done, of all its runs.
     steps_done: u64,
+    /// The steps of its runs that have ended, each once, however often it was computed.
+    finished: u64,
     step_times: StepTimes,
     /// The values that its steps fetched, for inspection.
     seen: History,
@@ -199,6 +204,7 @@ impl Machine {
             used: now,
             opened: now,
             steps_done: 0,
+            finished: 0,
             step_times: StepTimes::default(),
             seen: History::default(),
             happened: Vec::new(),
@@ -239,6 +245,7 @@ impl Machine {
             SessionEvent::Planned { request, of, plan, cluster } => self.planned(request, of, plan, cluster),
             SessionEvent::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
             SessionEvent::Guarded { worker, report } => self.guard_report(worker, report),
+            SessionEvent::Heir { peer } => self.set_heir(peer),
             SessionEvent::Tick { cluster } => {
                 self.tick_guard(cluster);
                 self.restore_if_registered(cluster);

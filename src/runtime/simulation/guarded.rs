@@ -1,6 +1,7 @@
 //! Guarded sessions in the simulation: whatever is lost, the client sees the values of an undisturbed session, each once, or a
 //! failure that says what is lost.
 
+mod heirs;
 mod shared;
 
 use std::sync::{Arc, Mutex};

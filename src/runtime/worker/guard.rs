@@ -51,6 +51,8 @@ pub(super) struct Guards(BTreeMap<SessionId, Guarded>);
 
 struct Guarded {
     master: Peer,
+    /// The node that may take its place once it is lost.
+    heir: Option<Peer>,
     /// The newest of what the master asks for: work for an older ask stops.
     asked: u64,
     /// The copies of the state here.
@@ -213,6 +215,7 @@ impl Guards {
         }
         self.0.entry(session).or_insert_with(|| Guarded {
             master: master.clone(),
+            heir: None,
             asked: 0,
             own: BTreeMap::new(),
             wards: BTreeMap::new(),
@@ -227,6 +230,25 @@ impl Guards {
             guarded.wards.entry(peer).or_default();
         }
         Ok(())
+    }
+
+    /// As [`Guards::serve`], for a node that takes the place of a master that is lost.
+    ///
+    /// # Errors
+    /// PermissionDenied if the master had named another node, or none; Unavailable while it is still connected here.
+    fn adopt(&mut self, heir: &Peer, (session, ask): (SessionId, u64), of: Vec<Peer>) -> Result<()> {
+        if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master != *heir) {
+            if guarded.heir.as_ref() != Some(heir) {
+                let why = format!("the master of session {session} has not named this node to take its place");
+                return Err(Failure::new(Code::PermissionDenied, why));
+            }
+            if guarded.orphaned.is_none() {
+                let why = format!("the master of session {session} is still connected here");
+                return Err(Failure::new(Code::Unavailable, why));
+            }
+            (guarded.master, guarded.heir, guarded.expected) = (heir.clone(), None, None);
+        }
+        self.serve(heir, (session, ask), of)
     }
 
     /// Takes a chunk from a task whose copies are kept here; `Some` if it was the last. `None` in the outer option: nobody
@@ -346,6 +368,29 @@ impl State {
                 self.guard_says(from, session, GuardReport::Ready { ask, result });
                 None
             }
+            ToGuard::Adopt { session, ask, of } => {
+                let adopted = {
+                    let sessions = self.sessions();
+                    // The pieces of the master that is lost may still be on their way out.
+                    is_not_anothers(&sessions, from, session)
+                        .map_err(|failure| Failure::new(Code::Unavailable, failure.message))
+                        .and_then(|()| lock(&self.guards).adopt(from, (session, ask), of))
+                };
+                if adopted.is_ok() {
+                    // Copies on their way were for the master that is lost.
+                    self.parcels.drop_asks(session, ask);
+                    self.parcels.drop_cuts(session, Cut::MAX);
+                }
+                let result = adopted.map_err(|failure| self.here(failure));
+                self.guard_says(from, session, GuardReport::Ready { ask, result });
+                None
+            }
+            ToGuard::Heir { session, heir } => {
+                if let Ok(guarded) = lock(&self.guards).of_master(session, from) {
+                    guarded.heir = heir;
+                }
+                None
+            }
             ToGuard::Complete { session, cut } => {
                 let known = lock(&self.guards).of_master(session, from).map(|guarded| {
                     guarded.complete = Some(cut);
@@ -432,7 +477,11 @@ impl State {
                 };
                 self.restored(&master, session, ask, result);
             }
-            ToGuard::Serve { .. } | ToGuard::Complete { .. } | ToGuard::Taken { .. } => {}
+            ToGuard::Serve { .. }
+            | ToGuard::Adopt { .. }
+            | ToGuard::Heir { .. }
+            | ToGuard::Complete { .. }
+            | ToGuard::Taken { .. } => {}
         }
     }
 
@@ -466,7 +515,11 @@ impl State {
                     self.restored(&master, session, *ask, Err(failure));
                 }
             }
-            ToGuard::Serve { .. } | ToGuard::Complete { .. } | ToGuard::Taken { .. } => {}
+            ToGuard::Serve { .. }
+            | ToGuard::Adopt { .. }
+            | ToGuard::Heir { .. }
+            | ToGuard::Complete { .. }
+            | ToGuard::Taken { .. } => {}
         }
     }
 

@@ -9,6 +9,7 @@ mod buddy;
 mod covers;
 mod end;
 mod halt;
+mod heir;
 mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, Result};
-use meshtf_tensor::ids::{Incarnation, RequestId};
+use meshtf_tensor::ids::RequestId;
 
-use self::buddy::buddy;
+pub(in super::super) use self::buddy::buddy;
 use self::covers::Covers;
+use self::heir::Heir;
+pub(in super::super) use self::heir::Inheritance;
 use self::pace::Pace;
 use super::journal::{Journal, Mark};
 use super::recovery::Recovery;
 use super::run::ClientRun;
 use super::{Machine, Nanos};
 use crate::protocol::event::Event;
+pub(super) use crate::protocol::guard::Part;
 use crate::protocol::guard::{Copied, Cut, GuardNote, GuardReport, ToGuard};
 use crate::protocol::{Cluster, Member, Peer, ToClient};
 
@@ -85,6 +89,8 @@ pub(super) struct Guard {
     /// Notices that came while no run was under way whose client takes any: they go with the next one.
     untold: Vec<GuardNote>,
     pace: Pace,
+    /// The node that continues the session if this master is lost.
+    heir: Option<Heir>,
 }
 
 pub(super) enum Phase {
@@ -138,6 +144,8 @@ pub(super) struct Taking {
     stood: (Nanos, u64),
     covers: Covers,
     mark: Mark,
+    /// The steps of all runs that are in it.
+    at: u64,
     /// The tasks whose parts their buddies have.
     kept: BTreeSet<Peer>,
     /// Why the cut before cannot be used.
@@ -149,21 +157,8 @@ pub(super) struct Complete {
     pub cut: Cut,
     pub parts: Vec<Part>,
     covers: Covers,
-}
-
-/// A task's part of a cut.
-#[derive(Clone)]
-pub(super) struct Part {
-    pub task: Task,
-    /// The process that has it, and that was copied or has loaded it.
-    pub peer: Peer,
-    pub incarnation: Incarnation,
-    /// The peer under whose name the buddy keeps it.
-    pub ward: Peer,
-    pub buddy: Member,
-    pub copied: Copied,
-    /// The process has taken the task since the cut, in which there was nothing of it.
-    pub is_bare: bool,
+    /// The steps of all runs that are in it.
+    at: u64,
 }
 
 impl Guard {
@@ -193,6 +188,7 @@ impl Guard {
             told: BTreeSet::new(),
             untold: Vec::new(),
             pace: Pace::default(),
+            heir: None,
         }
     }
 
@@ -406,6 +402,7 @@ impl Machine {
             stood: (now, steps),
             covers: Covers::default(),
             mark: Mark::default(),
+            at: 0,
             kept: BTreeSet::new(),
             broken: None,
             parts,
@@ -439,7 +436,9 @@ impl Machine {
         guard.phase = Phase::Serving { taking, waits };
         // Those that serve are to be notified of the end of the session.
         self.workers.extend(asks.iter().map(|(peer, _)| peer.clone()));
+        let asked: Vec<Peer> = asks.iter().map(|(peer, _)| peer.clone()).collect();
         asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
+        self.name_heir(asked);
         if is_served {
             self.close();
         }
@@ -486,6 +485,7 @@ impl Machine {
             GuardReport::Copied { cut, result } => self.copied(worker, cut, result),
             GuardReport::Kept { cut, of, result } => self.kept(worker, cut, &of, result),
             GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
+            GuardReport::Inherited { cut } => self.inherited(worker, cut),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The way back of a guarded session after the loss of a task: the session waits until the task is there again, has its pieces
 //! registered, puts the state of the newest cut back on all tasks, and computes the steps since then again.
 
+mod lost;
 mod pause;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
+use self::lost::{greet, lost_for_good};
 use self::pause::{MAX_ATTEMPTS, pause};
 use super::guard::{MAX_SPACING, Part, Phase};
 use super::plans::Standing;
@@ -35,6 +37,8 @@ pub(super) struct Recovery {
     at: u64,
     /// The client knows that the run waits.
     is_told: bool,
+    /// Another master had the session: the step from which it continues.
+    inherited: Option<u64>,
     stage: Stage,
 }
 
@@ -51,7 +55,14 @@ enum Stage {
 
 impl Recovery {
     fn new(task: Task, failure: Failure, now: Nanos, at: u64) -> Recovery {
-        Recovery { task, failure, since: now, entered: now, at, is_told: false, stage: Stage::Waiting }
+        let (inherited, stage) = (None, Stage::Waiting);
+        Recovery { task, failure, since: now, entered: now, at, is_told: false, inherited, stage }
+    }
+
+    /// The way back of a session whose master was lost so long ago, at the first of these steps, to the second.
+    pub fn inherited(task: Task, failure: Failure, (now, ago): (Nanos, Nanos), (at, from): (u64, u64)) -> Recovery {
+        let since = now.saturating_sub(ago);
+        Recovery { since, inherited: Some(from), ..Recovery::new(task, failure, now, at) }
     }
 }
 
@@ -80,6 +91,7 @@ impl Machine {
     /// A task of the session is lost: whether the guard takes the session back. Else the runs fail.
     pub(super) fn guards_against(&mut self, lost: &Peer, failure: &Failure) -> bool {
         let now = self.now;
+        self.heir_lost(lost);
         let Some(guard) = &mut self.guard else { return false };
         guard.forget(lost);
         let is_known = |part: &Part| part.peer == *lost && !part.copied.is_empty();
@@ -310,6 +322,12 @@ impl Machine {
             && !matches!(std::mem::replace(&mut recovery.stage, Stage::Waiting), Stage::Waiting)
         {
             recovery.entered = self.now;
+            if recovery.inherited.is_some()
+                && let Some(guard) = &mut self.guard
+            {
+                // Which of them have taken this master is not known.
+                guard.served.clear();
+            }
         }
     }
 
@@ -373,16 +391,30 @@ impl Machine {
                 let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
                 guard.served.insert(part.peer.clone(), of.clone());
                 restoring.greets.insert(part.peer.clone());
-                asks.push((part.peer.clone(), ToGuard::Serve { session: id, ask, of }));
+                asks.push((part.peer.clone(), greet(recovery.inherited.is_some(), (id, ask), of)));
             } else {
                 asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from }));
             }
         }
+        if recovery.inherited.is_some() {
+            // Those that only keep copies are to take this master, too.
+            for buddy in parts.iter().map(|part| &part.buddy.peer) {
+                if cluster.member_of(buddy).is_some() && !guard.served.contains_key(buddy) {
+                    let kept = complete.parts.iter().filter(|one| one.buddy.peer == *buddy);
+                    let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
+                    guard.served.insert(buddy.clone(), of.clone());
+                    restoring.greets.insert(buddy.clone());
+                    asks.push((buddy.clone(), greet(true, (id, ask), of)));
+                }
+            }
+        }
         restoring.parts = parts;
+        let greeted: Vec<Peer> = restoring.greets.iter().cloned().collect();
         let is_done = restoring.waits.is_empty();
         recovery.stage = Stage::Restoring(restoring);
         self.workers.extend(asks.iter().map(|(peer, _)| peer.clone()));
         asks.into_iter().for_each(|(peer, ask)| self.send(peer, ask));
+        self.name_heir(greeted);
         if is_done {
             self.restored_all();
         }
@@ -464,7 +496,10 @@ impl Machine {
         guard.is_replaying = true;
         let (task, at) = (recovery.task, recovery.at);
         let after_ms = now.saturating_sub(recovery.since) / 1_000_000;
-        self.tell(&GuardNote::Continued { task, at, repeated, after_ms });
+        self.tell(&match recovery.inherited {
+            None => GuardNote::Continued { task, at, repeated, after_ms },
+            Some(from) => GuardNote::Inherited { task, at, repeated: at.saturating_sub(from), after_ms },
+        });
         self.replay();
     }
 
@@ -539,61 +574,4 @@ impl Machine {
         }
         self.resume();
     }
-
-    /// The client gives up a run whose steps are to be computed again after a loss; whether there is such a run. The state is to
-    /// be that at which it was lost all the same: the steps that were done by then are computed again.
-    pub(super) fn cancel_lost(&mut self, request: RequestId, failure: &Failure) -> bool {
-        let Some(guard) = &mut self.guard else { return false };
-        let Some(reached) = guard.journal.active(request).map(|one| one.reached()) else { return false };
-        // It has just been asked for, or has steps that are new.
-        if self.runs.is_new(request, reached) {
-            return false;
-        }
-        let is_alone = !guard.is_lost() && !guard.is_replaying;
-        guard.journal.cut_short(request, is_alone);
-        guard.is_replaying |= !guard.is_lost();
-        if is_alone {
-            // It may wait for those beside it, as they for it: only runs that are asked for later wait until it is done.
-            self.runs.let_all_go(|plan| guard.covers(plan));
-        }
-        // The journal is to have its steps at the next cut.
-        let is_taken = matches!(guard.phase, Phase::Serving { .. } | Phase::Closing { .. } | Phase::Draining { .. });
-        if self.runs.silence(request, reached, (self.id, failure), &mut self.outbox) {
-            guard.breaks(failure, self.now);
-        }
-        let (session, code, why) = (self.id, failure.code, failure.to_string());
-        self.happened.push(super::Event::RunFailed { session, run: request, code, why });
-        self.answer(request, Err(failure.clone()));
-        if is_taken {
-            self.abandon("a run is computed again though its client has given it up");
-        }
-        self.replay();
-        true
-    }
-}
-
-/// The failure if a part of the cut exists nowhere any more.
-fn lost_for_good(parts: &[Part], cluster: &Cluster) -> Option<Failure> {
-    let gone = parts.iter().filter(|part| !part.copied.is_empty()).find_map(|part| {
-        let holder = cluster.member(&part.task)?;
-        if holder.incarnation == part.incarnation && holder.peer == part.peer {
-            return None;
-        }
-        let task = part.task.short();
-        if let Some(why) = part.copied.unsaved.first() {
-            return Some((part, format!("{task} was lost, and of its state one thing has no copy: {why}")));
-        }
-        let keeps = cluster.member_of(&part.buddy.peer);
-        let is_kept = keeps.is_some_and(|keeps| keeps.incarnation == part.buddy.incarnation);
-        let buddy = part.buddy.task.short();
-        (!is_kept).then(|| (part, format!("{task} was lost, and {buddy}, which kept the copy of its state, too")))
-    });
-    gone.map(|(part, why)| {
-        let (names, more) =
-            (part.copied.names.join(", "), part.copied.resources.saturating_sub(part.copied.names.len() as u64));
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let named = if names.is_empty() { String::new() } else { format!(": {names}{more}") };
-        let message = format!("{why}{named}; continue from the last checkpoint, or from the initial values");
-        Failure::new(Code::Unavailable, message).on_task(&part.task.to_string())
-    })
 }

@@ -58,7 +58,12 @@ impl Guarded {
 
     /// The report that answers a message.
     fn asks(&mut self, message: ToGuard) -> Result<Copied> {
-        self.bench.tell(MASTER, message.into());
+        self.asks_as(MASTER, message)
+    }
+
+    /// The same for a message of that peer.
+    fn asks_as(&mut self, from: &str, message: ToGuard) -> Result<Copied> {
+        self.bench.tell(from, message.into());
         let (_, message) = self.bench.next();
         let Message::ToMaster(ToMaster::Guard { report, .. }) = message else { panic!("{message:?}") };
         match report {
@@ -67,6 +72,7 @@ impl Guarded {
             }
             GuardReport::Copied { result, .. } => result,
             GuardReport::Kept { result, .. } => result.map(|()| Copied::default()),
+            GuardReport::Inherited { .. } => panic!("a worker inherits nothing"),
         }
     }
 
@@ -124,6 +130,33 @@ fn a_state_is_put_back_as_long_as_that_is_wanted() {
     one.bench.tell(MASTER, ToWorker::Release { session: GUARDED });
     assert!(one.back(6).is_err());
     assert_eq!(one.value(), 2, "the session is over");
+}
+
+#[test]
+fn only_the_heir_takes_the_place_of_a_master_and_only_once_that_is_gone() {
+    let mut one = Guarded::new();
+    one.step(GUARDED);
+    assert_eq!(one.copy(1, None).resources, 1);
+    one.step(GUARDED);
+    let adopt = |ask| ToGuard::Adopt { session: GUARDED, ask, of: Vec::new() };
+    let code = |result: Result<Copied>| result.unwrap_err().code;
+    one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: Some(Peer::new("heir")) }.into());
+    // Its pieces are here as long as the master is.
+    assert_eq!(code(one.asks_as("heir", adopt(10))), Code::Unavailable);
+    one.bench.worker.down(&Peer::new(MASTER), None);
+    assert_eq!(code(one.asks_as("stranger", adopt(10))), Code::PermissionDenied);
+    one.asks_as("heir", adopt(10)).unwrap();
+    one.asks_as("heir", adopt(11)).unwrap();
+    assert_eq!(code(one.asks(ToGuard::Serve { session: GUARDED, ask: 12, of: Vec::new() })), Code::FailedPrecondition);
+    // The copy has stayed.
+    let restore = ToGuard::Restore { session: GUARDED, ask: 13, cut: 1, from: Origin::Here };
+    one.asks_as("heir", restore).unwrap();
+    assert_eq!(one.value(), 2);
+    one.asks_as("heir", ToGuard::Return { session: GUARDED, ask: 13 }).unwrap();
+    assert_eq!(one.value(), 1);
+    // Nobody has named another heir.
+    one.bench.worker.down(&Peer::new("heir"), None);
+    assert_eq!(code(one.asks_as("other", adopt(20))), Code::PermissionDenied);
 }
 
 #[test]

@@ -8,7 +8,12 @@ use crate::protocol::{Cluster, Member, Peer};
 
 /// The task that keeps the copies of another: the one before, if it is still there, or else the next by name, if there is one,
 /// on another machine.
-pub(super) fn buddy(task: &Task, peer: &Peer, cluster: &Cluster, before: Option<&Member>) -> Option<Member> {
+pub(in super::super::super) fn buddy(
+    task: &Task,
+    peer: &Peer,
+    cluster: &Cluster,
+    before: Option<&Member>,
+) -> Option<Member> {
     let fits = |member: &&Member| member.peer != *peer && cluster.are_apart(task, &member.task).is_none();
     let still = before.and_then(|before| {
         let same = cluster.member(&before.task).filter(fits)?;

@@ -59,9 +59,11 @@ impl Machine {
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;
         guard.has_superseded = false;
-        guard.complete = Some(Complete { cut, parts: taking.parts, covers: taking.covers });
+        guard.complete = Some(Complete { cut, parts: taking.parts, covers: taking.covers, at: taking.at });
         let next = guard.next.take();
-        peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
+        if !self.leave_to_heir(&peers) {
+            peers.into_iter().for_each(|peer| self.send(peer, ToGuard::Complete { session: id, cut }));
+        }
         self.resume();
         let waits =
             self.runs.plans().any(|plan| self.guard.as_ref().is_some_and(|guard| !guard.covered.contains(&plan)));
@@ -156,6 +158,7 @@ impl Machine {
         match failure {
             None => {
                 if let Some(logged) = guard.journal.active(request) {
+                    self.finished += logged.total;
                     (logged.done, logged.is_over) = (logged.total, true);
                     let number = logged.number();
                     guard.journal.is_done_again(number);

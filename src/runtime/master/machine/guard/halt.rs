@@ -79,6 +79,7 @@ impl Machine {
         }
         let Phase::Draining { mut taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
         taking.mark = guard.journal.mark();
+        taking.at = self.finished + guard.journal.open().map(|one| one.done).sum::<u64>();
         taking.broken = guard.broken.take();
         // A plan that was registered since may have pieces elsewhere.
         let is_copied = |part: &super::super::plans::Part| {

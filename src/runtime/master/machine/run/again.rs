@@ -93,6 +93,16 @@ impl Runs {
         !given_up.is_empty()
     }
 
+    /// How many steps have been requested so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The next steps have numbers after this one.
+    pub fn begin_after(&mut self, step: u64) {
+        self.steps = step;
+    }
+
     /// The plan of a request's run.
     pub fn plan_of(&self, request: RequestId) -> Option<u32> {
         self.runs.get(self.by_request.get(&request)?).map(|run| run.plan)

@@ -1,0 +1,232 @@
+//! The heirs of detached runs. A node whose run is guarded leaves it to another node, its heir: the graph and the feeds once, the
+//! record of each complete cut (between their masters), and the number of steps from time to time. If the node is lost, the heir
+//! opens the session again under the same name, which comes back to the newest cut, and continues with the steps after it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshtf_graph::plan::PlaceBy;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::lock::lock;
+
+use super::DetachedRuns;
+use super::entry::{Entry, Succession, Whole};
+use crate::protocol::Peer;
+use crate::protocol::detached::{AskDetached, MAX_INHERITED};
+use crate::runtime::master::Lost;
+use crate::session::detached::{NewRun, leave_to, tell};
+
+/// The interval of the looks at heirs, and at the nodes whose heir this one is.
+const LOOKS_EVERY: Duration = Duration::from_millis(200);
+/// How long after a node that did not agree, or was lost, another is asked.
+const ASKS_AGAIN: Duration = Duration::from_secs(2);
+/// The interval at which the heir is notified of the steps that are done.
+const TELLS_EVERY: Duration = Duration::from_secs(1);
+/// How long a node is to be gone before its run is continued: all others have noticed by then.
+const GONE_FOR: Duration = Duration::from_millis(400);
+
+/// A run of another node.
+pub(super) struct Heirloom {
+    run: SessionId,
+    by: Peer,
+    /// The node that has it, and its task.
+    from: Peer,
+    task: Task,
+    whole: Whole,
+    began: Instant,
+    /// The last step that is known to be done.
+    step: u64,
+    /// Since when the node is gone.
+    gone: Option<Instant>,
+}
+
+impl DetachedRuns {
+    /// Agrees to continue a run of another node.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there are too many.
+    pub(super) fn inherit(
+        &self,
+        from: &Peer,
+        (run, by, task, age): (SessionId, Peer, Task, Duration),
+        whole: Whole,
+    ) -> Result<()> {
+        let closing = || Failure::new(Code::Unavailable, "this node is closing");
+        let master = self.master.upgrade().ok_or_else(closing)?;
+        let now = Instant::now();
+        let began = now.checked_sub(age).unwrap_or(now);
+        {
+            let mut all = lock(&self.heirlooms);
+            all.retain(|one| one.run != run);
+            if all.len() >= MAX_INHERITED {
+                let why = format!("{MAX_INHERITED} runs of other nodes are left to this one already");
+                return Err(Failure::new(Code::ResourceExhausted, why));
+            }
+            all.push(Heirloom { run, by, from: from.clone(), task, whole, began, step: 0, gone: None });
+        }
+        master.expect(run, from.clone());
+        self.keep_heirs();
+        Ok(())
+    }
+
+    /// So many steps of a run of another node are done.
+    pub(super) fn reached(&self, from: &Peer, run: SessionId, step: u64) {
+        let mut all = lock(&self.heirlooms);
+        let known = all.iter_mut().filter(|one| one.run == run && one.from == *from);
+        known.for_each(|one| one.step = one.step.max(step));
+    }
+
+    /// A run of another node is over.
+    pub(super) fn disinherit(&self, from: &Peer, run: SessionId) {
+        let mut all = lock(&self.heirlooms);
+        let before = all.len();
+        all.retain(|one| !(one.run == run && one.from == *from));
+        if let Some(master) = self.master.upgrade().filter(|_| all.len() < before) {
+            master.disclaim(run);
+        }
+    }
+
+    /// Looks after heirs from now on, as long as there is one.
+    pub(super) fn keep_heirs(&self) {
+        if std::mem::replace(&mut *lock(&self.is_kept), true) {
+            return;
+        }
+        let me = self.me.clone();
+        self.handle.spawn(async move {
+            loop {
+                tokio::time::sleep(LOOKS_EVERY).await;
+                let Some(runs) = me.upgrade() else { return };
+                runs.look_at_own();
+                runs.look_at_others();
+                let mut is_kept = lock(&runs.is_kept);
+                if !runs.has_some() {
+                    *is_kept = false;
+                    return;
+                }
+            }
+        });
+    }
+
+    fn has_some(&self) -> bool {
+        let is_open = |entry: &Arc<Entry>| entry.ended().is_none() || lock(&entry.succession).heir.is_some();
+        !lock(&self.heirlooms).is_empty() || lock(&self.entries).iter().any(is_open)
+    }
+
+    /// Finds heirs for the runs here, and notifies them.
+    pub(super) fn look_at_own(&self) {
+        let Some(master) = self.master.upgrade() else { return };
+        let entries = lock(&self.entries).clone();
+        for entry in entries {
+            let run = entry.run;
+            let mut succession = lock(&entry.succession);
+            if entry.ended().is_some() {
+                if let Some(heir) = succession.heir.take() {
+                    tell(&self.requests, &heir, AskDetached::Disinherit { run });
+                }
+                continue;
+            }
+            let options = &entry.whole.options;
+            // Where variables are that were placed by cost, this master alone knows.
+            if options.guard.is_none() || options.place_by != PlaceBy::Names {
+                continue;
+            }
+            let now = Instant::now();
+            let is_due = |then: Option<Instant>, every| then.is_none_or(|then| now.duration_since(then) >= every);
+            match master.heir(run) {
+                Some((heir, is_ready)) => {
+                    succession.is_ready = is_ready;
+                    if is_due(succession.told, TELLS_EVERY) {
+                        succession.told = Some(now);
+                        tell(&self.requests, &heir, AskDetached::Reached { run, step: entry.step() });
+                    }
+                }
+                None if !succession.is_asking && is_due(succession.asked, ASKS_AGAIN) => {
+                    let Some(member) = master.choose_heir() else { continue };
+                    *succession = Succession { is_asking: true, asked: Some(now), ..Succession::default() };
+                    drop(succession);
+                    self.ask_heir(entry, member.peer);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Leaves a run to that node, if it agrees.
+    fn ask_heir(&self, entry: Arc<Entry>, heir: Peer) {
+        let (requests, master) = (Arc::clone(&self.requests), self.master.clone());
+        let Some(task) = master.upgrade().map(|master| master.task().clone()) else { return };
+        self.handle.spawn(async move {
+            let Whole { title, graph, options, steps } = &entry.whole;
+            let of = NewRun {
+                title: title.clone(),
+                graph,
+                options: options.clone(),
+                signature: steps.signature.clone(),
+                feeds: steps.feeds.clone(),
+                steps: steps.count,
+                every: steps.every,
+            };
+            let about = (entry.run, entry.by.clone(), task, entry.age().as_millis() as u64);
+            let agreed = leave_to(&requests, &heir, about, of).await;
+            let mut succession = lock(&entry.succession);
+            succession.is_asking = false;
+            match agreed {
+                Ok(()) => {
+                    succession.heir = Some(heir.clone());
+                    master.upgrade().into_iter().for_each(|master| master.set_heir(entry.run, heir.clone()));
+                }
+                Err(failure) => tracing::debug!("{heir} is no heir of run {}: {failure}", entry.run),
+            }
+        });
+    }
+
+    /// Continues the runs of nodes that are gone.
+    fn look_at_others(&self) {
+        let (now, cluster) = (Instant::now(), self.mesh.cluster());
+        let mut all = lock(&self.heirlooms);
+        for one in all.iter_mut() {
+            // A node that others still reach is not gone; one that has its name by now is another.
+            let is_named = cluster.member(&one.task).is_none() && self.mesh.is_told_of(&one.task);
+            match cluster.member_of(&one.from).is_some() || is_named {
+                true => one.gone = None,
+                false => drop(one.gone.get_or_insert(now)),
+            }
+        }
+        let is_due = |one: &mut Heirloom| one.gone.is_some_and(|gone| now.duration_since(gone) >= GONE_FOR);
+        let due: Vec<Heirloom> = all.extract_if(.., is_due).collect();
+        drop(all);
+        due.into_iter().for_each(|one| self.succeed(one));
+    }
+
+    /// Takes the place of the node of a run.
+    fn succeed(&self, heirloom: Heirloom) {
+        let Heirloom { run, by, task, whole, began, step, gone, .. } = heirloom;
+        let Some(master) = self.master.upgrade() else { return };
+        let ago = gone.map_or(0, |gone| gone.elapsed().as_nanos() as u64);
+        let failure = Failure::new(Code::Unavailable, format!("the master {} is gone", task.short()));
+        let failure = failure.on_task(&task.to_string());
+        let lost = Lost { task: task.clone(), at: step, ago, failure: failure.clone() };
+        let done = master.succeed(run, lost);
+        let entry = Arc::new(Entry::new(run, by, whole, (began.elapsed(), done.unwrap_or(step))));
+        self.begin(Arc::clone(&entry));
+        let Some(_) = done else {
+            master.disclaim(run);
+            let why = format!("{}, and no copy of the state was complete", failure.message);
+            return entry.end(Err(Failure { message: why, ..failure }));
+        };
+        let Some(me) = self.me.upgrade() else { return };
+        self.handle.spawn(async move {
+            match me.open(run, &entry.whole).await {
+                Ok(session) => {
+                    let made = me.made(entry, session);
+                    // The work does not hold the node.
+                    drop(me);
+                    made.await;
+                }
+                Err(failure) => entry.end(Err(failure)),
+            }
+        });
+    }
+}

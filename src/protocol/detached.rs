@@ -1,0 +1,242 @@
+//! Detached runs: runs of steps that a node of the mesh makes by itself, after their client has left. Pure data, and bounded.
+//!
+//! A node is asked about them by [inquiries](super::inquiry); any member of the mesh may ask. Whoever follows a run asks again
+//! and again for the lines that it does not have yet, so that a slow one never holds up the run.
+
+use meshtf_graph::NodeDef;
+use meshtf_graph::plan::Signature;
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Failure;
+use serde::{Deserialize, Serialize};
+
+use super::look::Fetched;
+use super::status::shorten;
+use super::{Constants, Peer, SessionId, SessionOptions};
+
+/// Most detached runs of one node that are under way.
+pub const MAX_RUNNING: usize = 64;
+/// Most runs of other nodes that a node is to continue.
+pub const MAX_INHERITED: usize = 64;
+/// Most that have ended and are kept, for this time at most.
+pub const MAX_ENDED: usize = 64;
+/// See [`MAX_ENDED`].
+pub const KEPT_SECONDS: u64 = 24 * 60 * 60;
+/// Most lines of one run that are kept, and most bytes of their values.
+pub const MAX_LINES: usize = 1024;
+/// See [`MAX_LINES`].
+pub const MAX_LINE_BYTES: usize = 4 << 20;
+/// Most bytes of the last values of one run, and of all runs of a node that have ended.
+pub const MAX_VALUE_BYTES: usize = 64 << 20;
+/// Most lines of one answer; bytes and number of their values, unless it is one line.
+pub const MAX_TOLD_LINES: usize = 256;
+/// See [`MAX_TOLD_LINES`].
+pub const MAX_TOLD_BYTES: usize = 1 << 20;
+/// See [`MAX_TOLD_LINES`].
+pub const MAX_TOLD_TENSORS: usize = 1 << 14;
+/// Most scalars in a status.
+pub const MAX_FETCHED: usize = 4;
+
+/// An inquiry about detached runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum AskDetached {
+    /// Begin a run. The tensors: the feeds, in the order of the signature, and then the constants.
+    Launch(Box<Launch>),
+    /// Those that the node has.
+    List,
+    /// The status of a run, and its lines after that number.
+    Follow {
+        /// The run.
+        run: SessionId,
+        /// The number; 0 for all that are kept.
+        after: u64,
+    },
+    /// End a run.
+    Stop {
+        /// The run.
+        run: SessionId,
+        /// Cancel the steps under way; otherwise it ends between two steps.
+        now: bool,
+    },
+    /// From the node of a run to its heir, which continues the run if that node is lost. The tensors are those of the launch.
+    Inherit {
+        /// The run.
+        run: SessionId,
+        /// The participant that began it.
+        by: Peer,
+        /// The task of the node.
+        task: Task,
+        /// How long ago it began.
+        age_ms: u64,
+        /// The run as it was to begin.
+        launch: Box<Launch>,
+    },
+    /// To the heir: so many steps of a run are done.
+    Reached {
+        /// The run.
+        run: SessionId,
+        /// The steps.
+        step: u64,
+    },
+    /// To the heir: a run is over.
+    Disinherit {
+        /// The run.
+        run: SessionId,
+    },
+}
+
+/// The answer of a node about its detached runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ToldDetached {
+    /// The run has begun, or it is to end.
+    Status(Box<DetachedStatus>),
+    /// The runs of the node, the newest first.
+    List(Vec<DetachedStatus>),
+    /// A part of what a run has to tell. The tensors are the values of its lines, line by line.
+    Followed(Box<Followed>),
+    /// The heir has noted it.
+    Noted,
+}
+
+/// A run that is to begin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The name of the graph's file.
+    pub title: String,
+    /// The nodes, without their large constants.
+    pub graph: Vec<NodeDef>,
+    /// Those constants; none of them is kept by its content.
+    pub constants: Constants,
+    /// The options of the session.
+    pub options: SessionOptions,
+    /// The feeds, fetches and targets of each step.
+    pub signature: Signature,
+    /// The number of steps.
+    pub steps: u64,
+    /// The fetches of every `every`-th step are lines; 0: of none.
+    pub every: u64,
+}
+
+/// A detached run, as its node describes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DetachedStatus {
+    /// Its name: that of its session.
+    pub run: SessionId,
+    /// The name of the graph's file.
+    pub title: String,
+    /// The participant that began it.
+    pub by: Peer,
+    /// Where it stands.
+    pub state: DetachedState,
+    /// The steps that are done, and how many there are to be.
+    pub step: u64,
+    /// See `step`.
+    pub of: u64,
+    /// The rate of the last seconds, while it runs.
+    pub steps_per_second: Option<f64>,
+    /// How long ago it began.
+    pub age_ms: u64,
+    /// How long ago it ended.
+    pub ended_ms: Option<u64>,
+    /// The last values of scalars that it fetches.
+    pub fetched: Vec<Fetched>,
+    /// The last notice: a task was lost, or the result is too large to be kept.
+    pub notice: Option<String>,
+    /// The participant that would continue it now if its node were lost.
+    pub heir: Option<Peer>,
+}
+
+/// Where a detached run stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum DetachedState {
+    /// Steps are under way.
+    Running,
+    /// It was asked to end, and the steps under way end.
+    Ending,
+    /// All steps are done.
+    Done,
+    /// It was ended before.
+    Stopped {
+        /// By this participant.
+        by: Peer,
+    },
+    /// A step failed, or a task was lost for good.
+    Failed(Failure),
+}
+
+impl DetachedState {
+    /// Its stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DetachedState::Running => "running",
+            DetachedState::Ending => "ending",
+            DetachedState::Done => "done",
+            DetachedState::Stopped { .. } => "stopped",
+            DetachedState::Failed(_) => "failed",
+        }
+    }
+
+    /// Whether no step follows.
+    pub fn is_over(&self) -> bool {
+        !matches!(self, DetachedState::Running | DetachedState::Ending)
+    }
+}
+
+impl DetachedStatus {
+    /// Cuts it to its limits.
+    pub fn cut(mut self) -> DetachedStatus {
+        shorten(&mut self.title);
+        self.notice.iter_mut().for_each(shorten);
+        self.fetched.truncate(MAX_FETCHED);
+        self.fetched.iter_mut().for_each(|one| shorten(&mut one.name));
+        self
+    }
+}
+
+/// The part of a run after a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The run as it is now.
+    pub status: DetachedStatus,
+    /// The names of its fetches.
+    pub fetches: Vec<String>,
+    /// The lines that follow, in their order.
+    pub lines: Vec<Line>,
+    /// The lines between the asked one and these that are not kept any more.
+    pub missed: u64,
+    /// More lines follow these already.
+    pub has_more: bool,
+    /// The run is over and these are all its lines: the values of this step come after theirs, unless they were not kept.
+    pub last: Option<u64>,
+}
+
+/// A line of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Counted from 1.
+    pub number: u64,
+    /// Its content.
+    pub what: LineKind,
+}
+
+/// The content of a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LineKind {
+    /// The fetches of a step: a tensor for each.
+    Values {
+        /// The step.
+        step: u64,
+    },
+    /// The fetches of a step, which are too large to be kept.
+    LeftOut {
+        /// The step.
+        step: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// A notice about the guard of the run.
+    Notice(String),
+}

@@ -1,0 +1,192 @@
+//! Detached runs: a node makes the steps after the client has left.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::sandbox::{NodeProcess, Sandbox, wait_until};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A counter on ps/0 whose value after each step is fetched: the number of the step.
+fn program(sandbox: &Sandbox) -> String {
+    sandbox.file(
+        "count.json",
+        r#"{ "version": 1, "nodes": {
+        "v": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int64", "shape": [] } },
+        "zero": { "op": "AssignVariableOp", "inputs": ["v", { "value": 0, "dtype": "int64" }], "device": "/job:ps/task:0" },
+        "add": { "op": "AssignAddVariableOp", "inputs": ["v", { "value": 1, "dtype": "int64" }], "device": "/job:ps/task:0" },
+        "count": { "op": "ReadVariableOp", "inputs": ["v"], "attrs": { "dtype": "int64" }, "control": ["add"],
+                   "device": "/job:ps/task:0" } },
+        "init": ["zero"], "fetch": ["count"] }"#,
+    )
+}
+
+fn mesh(sandbox: &Sandbox) -> [NodeProcess; 2] {
+    ["ps/0", "worker/0"].map(|name| sandbox.node(name))
+}
+
+/// Begins a run, whose name is returned.
+fn launch(sandbox: &Sandbox, steps: &str, more: &[&str]) -> String {
+    let graph = program(sandbox);
+    let words = ["submit", &graph, "--init", "--steps", steps, "--target", "worker/0", "--detach"];
+    sandbox.run(&[&words[..], more].concat()).expect(0).stdout.trim().to_owned()
+}
+
+fn listed(sandbox: &Sandbox, run: &str) -> Value {
+    let all = sandbox.run(&["runs", "--json"]).expect(0).json();
+    let is_it = |one: &&Value| one["id"].as_str().is_some_and(|id| id.starts_with(run));
+    all.as_array().and_then(|all| all.iter().find(is_it)).cloned().unwrap_or_else(|| panic!("no {run} in {all}"))
+}
+
+#[test]
+fn the_result_of_a_run_is_kept_for_those_who_ask_later() {
+    let sandbox = Sandbox::new();
+    let _mesh = mesh(&sandbox);
+    let run = launch(&sandbox, "500", &["--every", "100"]);
+    assert_eq!(run.len(), 8, "{run}");
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["state"] == "done"));
+    let one = listed(&sandbox, &run);
+    assert_eq!(
+        (&one["kind"], &one["node"], &one["graph"]),
+        (&json!("detached"), &json!("/job:worker/task:0"), &json!("count.json"))
+    );
+    assert_eq!(one["steps"], json!({ "done": 500, "total": 500 }));
+    // As often as somebody asks.
+    let lines = "step 100: 100\nstep 200: 200\nstep 300: 300\nstep 400: 400\nstep 500: 500\n";
+    for name in [&run[..], "last", &run[..6]] {
+        let ended = sandbox.run(&["attach", name]).expect(0);
+        assert_eq!(ended.stdout, lines, "{}", ended.stderr);
+        assert!(ended.stderr.contains("on worker/0: count.json is at step 500 of 500 steps"), "{}", ended.stderr);
+    }
+    let last = sandbox.run(&["attach", &run, "--json", "--quiet"]).expect(0);
+    let last: Value = serde_json::from_str(last.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(last, json!({ "step": 500, "values": { "count": { "dtype": "int64", "shape": [], "value": 500 } } }));
+    let table = sandbox.run(&["runs"]).expect(0).stdout;
+    assert!(
+        table
+            .lines()
+            .any(|line| line.trim_start().starts_with(&run) && line.contains("worker/0") && line.ends_with("done")),
+        "{table}"
+    );
+    assert!(sandbox.run(&["stop", &run]).expect(0).stderr.contains("is over already: done"));
+    // One value alone is printed as `submit` does.
+    let run = launch(&sandbox, "7", &[]);
+    assert_eq!(sandbox.run(&["attach", &run]).expect(0).stdout, "7\n");
+}
+
+#[test]
+fn a_run_is_followed_left_and_ended_between_two_steps() {
+    let sandbox = Sandbox::new();
+    let _mesh = mesh(&sandbox);
+    let run = launch(&sandbox, "1000000000", &["--every", "50", "--guard", "0.2"]);
+    let first = sandbox.start(&["attach", &run]);
+    let next = |last: &mut u64| {
+        let line = first.next_line(WITHIN).unwrap_or_else(|| panic!("it ended: {}", first.stderr()));
+        let (step, value) = line.trim().trim_start_matches("step ").split_once(": ").unwrap();
+        assert_eq!(step, value);
+        let step: u64 = step.parse().unwrap();
+        // Lines that are not kept any more may be missing; none comes twice.
+        assert!(step > *last && step.is_multiple_of(50), "{step} after {last}");
+        *last = step;
+    };
+    let mut last = 0;
+    (0..20).for_each(|_| next(&mut last));
+    first.signal("INT");
+    let ended = first.end();
+    assert_eq!(ended.code(), 130);
+    assert!(ended.stderr.contains("left by SIGINT"), "{}", ended.stderr);
+    // It continues, for others too.
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap() > last + 1000));
+    assert!(listed(&sandbox, &run)["steps_per_second"].as_f64().unwrap() > 0.0);
+    let second = sandbox.start(&["attach", &run, "--quiet"]);
+    sandbox.run(&["stop", &run]).expect(0).prints(&run);
+    let ended = second.end();
+    assert_eq!(ended.code(), 143, "{}", ended.stderr);
+    assert!(ended.stderr.contains("was ended by "), "{}", ended.stderr);
+    let one = listed(&sandbox, &run);
+    let done = one["steps"]["done"].as_u64().unwrap();
+    assert_eq!(one["state"], "stopped");
+    // No step was half done: the counter has the number of the last step, and its value was kept.
+    let value = sandbox.run(&["variable", "get", "ps/0", "v"]).expect(0).stdout;
+    assert_eq!(value.trim(), done.to_string());
+    assert!(ended.stdout.ends_with(&format!("step {done}: {done}\n")), "{}", ended.stdout);
+}
+
+#[test]
+fn errors_are_those_of_the_launch_or_of_the_run() {
+    let sandbox = Sandbox::new();
+    let _mesh = mesh(&sandbox);
+    let graph = program(&sandbox);
+    let wrong = ["submit", &graph, "--init", "--fetch", "cuont", "--detach"];
+    sandbox.run(&wrong).expect(2).complains(&["cuont"]);
+    // The counter has no value: the run fails in its first step, and says so to each who asks.
+    let ended = sandbox.run(&["submit", &graph, "--run", "add", "--fetch", "v2", "--detach"]);
+    assert_eq!(ended.code(), 2, "{}", ended.stderr);
+    let failing = sandbox.file(
+        "fails.json",
+        r#"{ "version": 1, "nodes": { "z": { "op": "Div", "inputs": [{ "value": 1 }, { "value": 0 }] } }, "fetch": ["z"] }"#,
+    );
+    let run = sandbox.run(&["submit", &failing, "--detach"]).expect(0).stdout.trim().to_owned();
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["state"] == "failed"), "{}", listed(&sandbox, &run));
+    for _ in 0..2 {
+        sandbox.run(&["attach", &run]).expect(3).complains(&["node z"]);
+    }
+    for words in [["attach", "abcd"], ["stop", "abcd"]] {
+        sandbox.run(&words).expect(2).complains(&["no node of the mesh has a detached run abcd", "meshtf runs"]);
+    }
+    assert!(listed(&sandbox, &run)["message"].as_str().is_some_and(|why| why.contains("node z")));
+}
+
+#[test]
+fn another_node_continues_the_run_of_a_master_that_is_killed() {
+    let sandbox = Sandbox::new();
+    let mut mesh: Vec<Option<NodeProcess>> =
+        ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
+    let graph = program(&sandbox);
+    let words = ["submit", &graph, "--init", "--steps", "1000000000", "--every", "20", "--guard", "0.1"];
+    let master = ["--target", "worker/0", "--detach"];
+    let run = sandbox.run(&[&words[..], &master].concat()).expect(0).stdout.trim().to_owned();
+    let follower = sandbox.start(&["attach", &run]);
+    let mut last = 0;
+    let mut reach = |beyond: u64| {
+        while last < beyond {
+            let line = follower.next_line(WITHIN).unwrap_or_else(|| panic!("it ended: {}", follower.stderr()));
+            let (step, value) = line.trim().trim_start_matches("step ").split_once(": ").unwrap();
+            assert_eq!(step, value, "each step counts once, whoever makes it");
+            let step: u64 = step.parse().unwrap();
+            assert!(step > last, "{step} after {last}");
+            last = step;
+        }
+        last
+    };
+    reach(2000);
+    // The heir has a copy of some time later.
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["heir"].is_string()), "{}", listed(&sandbox, &run));
+    let done = listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    mesh[1].take().unwrap().process.signal("KILL");
+    reach(done + 5000);
+    assert_eq!(follower.stderr().matches("the master worker/0 was lost at step ").count(), 1, "{}", follower.stderr());
+    let one = listed(&sandbox, &run);
+    assert_eq!((&one["state"], &one["node"]), (&json!("running"), &json!("/job:worker/task:1")));
+    // The heir has one, too, which continues it once more.
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["heir"].is_string()), "{}", listed(&sandbox, &run));
+    // It continues after other losses, and with those who came since.
+    mesh[1] = Some(sandbox.node("worker/0"));
+    mesh[0].take().unwrap().process.signal("KILL");
+    mesh[0] = Some(sandbox.node("ps/0"));
+    assert!(wait_until(WITHIN, || follower.stderr().contains("ps/0 was lost at step ")), "{}", follower.stderr());
+    let steps = || listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    let done = steps();
+    assert!(wait_until(WITHIN, || steps() > done + 5000 && listed(&sandbox, &run)["heir"].is_string()));
+    let done = steps();
+    mesh[2].take().unwrap().process.signal("KILL");
+    reach(done + 5000);
+    assert!(follower.stderr().contains("the master worker/1 was lost at step "), "{}", follower.stderr());
+    sandbox.run(&["stop", &run]).expect(0).prints(&run);
+    let ended = follower.end();
+    assert_eq!(ended.code(), 143, "{}", ended.stderr);
+    let done = listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap();
+    let value = sandbox.run(&["variable", "get", "ps/0", "v"]).expect(0).stdout;
+    assert_eq!(value.trim(), done.to_string());
+}
