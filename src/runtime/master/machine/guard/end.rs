@@ -111,11 +111,12 @@ impl Machine {
     }
 
     /// A run waits for a cut that covers its plan, while the copies of one that does not are on their way: they make room for
-    /// others, which are taken now, once before a cut is complete. They do not if the state has changes by a plan that they
-    /// alone cover, for which the cut before does not do in their place; nor while steps are computed again, since the state
-    /// is not that of the journal. Returns whether they do.
+    /// others, which are taken now, once before a cut is complete. They do not if another run waits for them, or if the state
+    /// has changes by a plan that they alone cover, for which the cut before does not do in their place; nor while steps are
+    /// computed again, since the state is not that of the journal. Returns whether they do.
     pub(super) fn supersede(&mut self, cluster: &Cluster) -> bool {
-        if self.has_run_beyond() {
+        let waits = |guard: &Guard| self.runs.plans().any(|plan| guard.sends(plan) && !guard.covers(plan));
+        if self.guard.as_ref().is_some_and(waits) || self.has_run_beyond() {
             return false;
         }
         let may = |guard: &&mut Guard| {

@@ -412,6 +412,10 @@ fn a_loss_before_the_copies_for_another_plan_are_kept_ends_no_run() {
 #[test]
 fn a_plan_runs_once_the_copies_that_cover_it_are_kept() {
     let (mut script, copies) = with_copies_for_another_plan();
+    // They make no room for those that a third plan needs.
+    let (third, _) = script.planned("w", false, 2 * SECOND);
+    let sent = script.asks(4, third, 1, 2 * SECOND);
+    assert_eq!((asked(&sent), started(&sent)), (vec![], vec![]));
     let mut sent = Vec::new();
     // Task 1 has no state.
     for (cut, buddy, of) in copies.into_iter().filter(|(.., of)| *of != worker(1)) {
