@@ -62,8 +62,8 @@ fn padding_of(w: &Writer, node: &Node, kernel: [usize; 2], is_last: bool) -> Res
     let strides = sides(node, "strides", is_last)?;
     let dims = w.graph.shapes().of(node.inputs[0]).0;
     let mut pads = [0; 4];
-    for side in 0..2 {
-        let span = (kernel[side].max(1) as i64 - 1).saturating_mul(dilations[side]);
+    for (side, taps) in kernel.into_iter().enumerate() {
+        let span = (taps.max(1) as i64 - 1).saturating_mul(dilations[side]);
         let all = match strides[side] {
             1 => span,
             stride => {
