@@ -276,15 +276,18 @@ impl Worker {
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
         orphans.sort_unstable();
-        let guarded = lock(&self.state.guards).of(peer);
+        let guarded = {
+            let mut guards = lock(&self.state.guards);
+            guards.down(peer);
+            guards.of(peer)
+        };
         self.state.none_goes_to(peer);
+        self.state.drop_unguarded();
         for session in orphans {
             self.state.release(session);
         }
         guarded.into_iter().for_each(|session| self.state.release_unless_anothers(session));
-        // Only now may an heir of that master come.
-        lock(&self.state.guards).down(peer);
-        self.state.drop_unguarded();
+        lock(&self.state.guards).released(peer);
         if task.is_none() {
             return;
         }

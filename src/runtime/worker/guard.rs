@@ -65,6 +65,8 @@ struct Guarded {
     complete: Option<Cut>,
     /// When the link with the master ended.
     orphaned: Option<Instant>,
+    /// What that master had here is released: its heir may come.
+    is_released: bool,
 }
 
 /// A copy of the state here.
@@ -181,7 +183,7 @@ impl Guards {
         let guarded = guarded.ok_or_else(|| {
             Failure::new(Code::FailedPrecondition, format!("session {session} is not guarded here by this master"))
         })?;
-        guarded.orphaned = None;
+        (guarded.orphaned, guarded.is_released) = (None, false);
         Ok(guarded)
     }
 
@@ -222,6 +224,7 @@ impl Guards {
             expected: None,
             complete: None,
             orphaned: None,
+            is_released: false,
         });
         let guarded = self.of_master(session, master)?;
         guarded.asked = guarded.asked.max(ask);
@@ -242,7 +245,7 @@ impl Guards {
                 let why = format!("the master of session {session} has not named this node to take its place");
                 return Err(Failure::new(Code::PermissionDenied, why));
             }
-            if guarded.orphaned.is_none() {
+            if guarded.orphaned.is_none() || !guarded.is_released {
                 let why = format!("the master of session {session} is still connected here");
                 return Err(Failure::new(Code::Unavailable, why));
             }
@@ -308,6 +311,11 @@ impl Guards {
         let own = self.0.values_mut().filter(|guarded| guarded.master == *peer);
         own.for_each(|guarded| guarded.orphaned = Some(Instant::now()));
         self.sweep();
+    }
+
+    /// What a master that is gone had here is released.
+    pub fn released(&mut self, master: &Peer) {
+        self.0.values_mut().filter(|guarded| guarded.master == *master).for_each(|guarded| guarded.is_released = true);
     }
 
     /// Forgets the copies whose master did not come back.
