@@ -31,6 +31,8 @@ _NUMBERS = {
 }
 _TEXTS = ("u", "z", "U", "Z")
 _VIEWS = ("vu", "vz")
+# Of a dictionary that has this many entries for each element, those that are used are read one by one.
+_FEW = 64
 # Most levels of types within types.
 _DEEPEST = 16
 
@@ -228,8 +230,12 @@ def _read(schema: _Schema, part: _Part, what: str, depth: int = 0) -> numpy.ndar
     if schema.dictionary:
         part.refuse_nulls(what)
         indices = _of_type(form, part, what)
-        whole = _Part(part.found.dictionary.contents, part.owner)
-        return _read(schema.dictionary.contents, whole, what, depth + 1)[indices]
+        dictionary = part.found.dictionary.contents
+        entries = lambda *own: _read(schema.dictionary.contents, _Part(dictionary, part.owner, *own), what, depth + 1)
+        if part.count * _FEW >= dictionary.length:
+            return entries()[indices]
+        used, indices = np.unique(indices, return_inverse=True)
+        return np.concatenate([entries(0, 0), *(entries(int(place), 1) for place in used)])[indices]
     if form.startswith("+w:"):
         part.refuse_nulls(what)
         width = int(form[3:])

@@ -237,7 +237,7 @@ class Tasks(unittest.TestCase):
 
     def test_threads_have_their_own_places(self):
         with meshtf.local({"worker": 2}) as m:
-            shared, entered, left = on(m, "worker/1"), threading.Barrier(2), threading.Barrier(2)
+            shared, (entered, left) = on(m, "worker/1"), (threading.Barrier(2, timeout=60) for _ in range(2))
 
             def inner():
                 with shared:

@@ -174,7 +174,8 @@ class Columns(unittest.TestCase):
         texts = pa.array(["more than twelve bytes"] * 100_000)
         kinds = [texts, texts.cast(pa.binary()), texts.cast(pa.large_string()), pa.array(np.arange(100_000) % 2 == 0)]
         kinds += [pa.array(["more than twelve bytes"] * 100_000, pa.string_view())]
-        batch = pa.table(kinds, names=list("abcde")).to_batches(max_chunksize=32)[-1]
+        kinds += [pa.array([f"text {i}" for i in range(100_000)]).dictionary_encode()]
+        batch = pa.table(kinds, names=list("abcdef")).to_batches(max_chunksize=32)[-1]
         meshtf._arrays.columns_of(batch)
         tracemalloc.start()
         try:
@@ -183,6 +184,7 @@ class Columns(unittest.TestCase):
         finally:
             tracemalloc.stop()
         self.assertEqual([found[name][-1] for name in "abce"], [b"more than twelve bytes"] * 4)
+        self.assertEqual(found["f"].tolist(), [f"text {i}".encode() for i in range(99_968, 100_000)])
 
     def test_a_stream_of_arrow_is_read_once(self):
         need("python-packages", "pyarrow")
