@@ -70,7 +70,10 @@ def _specs(tf: Any, inputs: Any) -> list[Any] | dict[str, Any]:
     def spec(one: Any, name: str | None = None) -> Any:
         if isinstance(one, tf.TensorSpec):
             return one if name is None else tf.TensorSpec(one.shape, one.dtype, name)
-        tensor = tf.convert_to_tensor(one)
+        try:
+            tensor = tf.convert_to_tensor(one)
+        except (TypeError, ValueError) as error:
+            raise _errors.InvalidArgumentError(f"inputs are tf.TensorSpec, or examples, not {one!r:.60}") from error
         return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype, name=name)
 
     if isinstance(inputs, Mapping):

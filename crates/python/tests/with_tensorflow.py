@@ -187,6 +187,8 @@ class Conversions(unittest.TestCase):
             meshtf.tf.convert(boxes, tf.TensorSpec(None))
         with self.assertRaisesRegex(TypeError, "expected a tf.Graph"):
             meshtf.tf.convert(lambda x: x)
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "inputs are tf.TensorSpec, or examples, not {'x'"):
+            meshtf.tf.convert(boxes, [{"x": tf.TensorSpec(None)}])
         with self.assertRaisesRegex(TypeError, "of its own"):
             meshtf.tf.convert(boxes, outputs="y")
 
