@@ -72,6 +72,11 @@ def own_dtype(value: Any) -> str:
     return name or dtype_name(array.dtype)
 
 
+def is_iterator(value: Any) -> bool:
+    """Whether it provides its items once, one after another: a generator, or a reader of Arrow's batches."""
+    return hasattr(value, "__next__") and iter(value) is value
+
+
 def columns_of(value: Any) -> dict[str, Any] | None:
     """The columns of a table of pandas or Arrow by their names; None if it is no table."""
     if hasattr(value, "iloc") and hasattr(value, "columns"):

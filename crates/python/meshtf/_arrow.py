@@ -12,7 +12,6 @@ from ._lazy import np
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     import numpy
@@ -30,6 +29,10 @@ _NUMBERS = {
     "f": "f4",
     "g": "f8",
 }
+_TEXTS = ("u", "z", "U", "Z")
+_VIEWS = ("vu", "vz")
+# Of a dictionary that has this many entries for each element, those that are used are read one by one.
+_FEW = 64
 # Most levels of types within types.
 _DEEPEST = 16
 
@@ -78,28 +81,28 @@ _Stream._fields_ = [
 ]
 
 
-def is_arrow(value: Any) -> bool:
-    """Whether it is an array, a table or a stream of Arrow."""
-    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
-
-
 def array(value: Any, what: str) -> numpy.ndarray:
     """An array of Arrow as one of numpy; the columns of a table as those of an array with two dimensions."""
     schema, parts = _taken(value)
-    found = _joined([_read(schema, part, what) for part in parts], schema, what)
-    if not isinstance(found, dict):
-        return found
+    if _form(schema) != "+s":
+        return _joined([_read(schema, part, what) for part in parts], schema, what)
+    found = list(_columns(schema, parts, what).values())
     if not found:
         raise _errors.InvalidArgumentError(f"{what}: the table has no columns")
-    return np.stack(list(found.values()), axis=1)
+    return np.stack(found, axis=1)
 
 
 def columns(value: Any) -> dict[str, numpy.ndarray]:
     """The columns of a table of Arrow by their names."""
     schema, parts = _taken(value)
-    if schema.format != b"+s":
+    if _form(schema) != "+s":
         raise TypeError(f"expected a table of Arrow, whose columns have names, not {value!r:.60}")
-    return _joined([_read(schema, part, "the table") for part in parts], schema, "the table")
+    return _columns(schema, parts, "the table")
+
+
+def _form(schema: _Schema) -> str:
+    """The type, as the C data interface writes it."""
+    return (schema.format or b"").decode(errors="replace")
 
 
 class _Owned:
@@ -114,24 +117,24 @@ class _Owned:
             self.structure.release(ctypes.byref(self.structure))
 
 
-def _taken(value: Any) -> tuple[_Schema, list[tuple[_Array, Any]]]:
-    """The type, and the arrays with the owner of their memory."""
+def _taken(value: Any) -> tuple[_Schema, list[_Part]]:
+    """The type, and the arrays."""
     if hasattr(value, "__arrow_c_array__"):
         schema, content = value.__arrow_c_array__()
         kind, found = _pointed(schema, b"arrow_schema", _Schema), _pointed(content, b"arrow_array", _Array)
-        return _kept(kind, schema), [(found, _Owned(found, content))]
+        return _kept(kind, schema), [_Part(found, _Owned(found, content))]
     capsule = value.__arrow_c_stream__()
     stream = _pointed(capsule, b"arrow_array_stream", _Stream)
     schema = _Schema()
     _checked(stream, stream.get_schema(ctypes.byref(stream), ctypes.byref(schema)))
     kind = _kept(schema, _Owned(schema, None))
-    parts: list[tuple[_Array, Any]] = []
+    parts: list[_Part] = []
     while True:
         part = _Array()
         _checked(stream, stream.get_next(ctypes.byref(stream), ctypes.byref(part)))
         if not part.release:
             return kind, parts
-        parts.append((part, _Owned(part, None)))
+        parts.append(_Part(part, _Owned(part, None)))
 
 
 def _kept(schema: _Schema, owner: Any) -> _Schema:
@@ -160,138 +163,167 @@ class _Memory:
         self.__array_interface__ = {"shape": (count,), "typestr": dtype, "data": (address, True), "version": 3}
 
 
-def _buffer(part: tuple[_Array, Any], index: int, dtype: Any, count: int) -> numpy.ndarray:
-    """Elements of a buffer, from its start."""
-    found, owner = part
-    address = found.buffers[index] if index < found.n_buffers else None
-    if not address or not count:
-        return np.zeros(0 if not count else count, dtype)
-    return np.asarray(_Memory(address, np.dtype(dtype).str, count, owner))
+class _Part:
+    """Some elements of an array: those of a slice, whose buffers may have many more before and after them."""
+
+    __slots__ = ("found", "owner", "begin", "count")
+
+    def __init__(self, found: _Array, owner: Any, begin: int = 0, count: int | None = None) -> None:
+        self.found, self.owner = found, owner
+        # In its buffers.
+        self.begin = found.offset + begin
+        self.count = found.length if count is None else count
+
+    def child(self, index: int, width: int = 1) -> _Part:
+        """The elements of a child, of which each of these has `width`."""
+        return _Part(self.found.children[index].contents, self.owner, self.begin * width, self.count * width)
+
+    def buffer(self, index: int, dtype: Any, begin: int, count: int) -> numpy.ndarray:
+        """Elements of a buffer, without a copy."""
+        address = self.found.buffers[index] if index < self.found.n_buffers else None
+        if not address or not count:
+            return np.zeros(count, dtype)
+        kind = np.dtype(dtype)
+        return np.asarray(_Memory(address + begin * kind.itemsize, kind.str, count, self.owner))
+
+    def bits(self, index: int) -> numpy.ndarray:
+        """The bits of the elements in a buffer, as bools."""
+        first, before = divmod(self.begin, 8)
+        packed = self.buffer(index, np.uint8, first, -(-(before + self.count) // 8))
+        return np.unpackbits(packed, count=before + self.count, bitorder="little")[before:].astype(bool)
+
+    def nulls(self) -> numpy.ndarray | None:
+        """Which elements are null, if any is."""
+        if self.found.null_count == 0 or self.found.n_buffers == 0 or not self.found.buffers[0]:
+            return None
+        nulls = ~self.bits(0)
+        return nulls if nulls.any() else None
+
+    def refuse_nulls(self, what: str) -> None:
+        nulls = self.nulls()
+        if nulls is not None:
+            raise _errors.InvalidArgumentError(
+                f"{what} has {int(nulls.sum())} nulls: fill them, or make it floats, whose nulls are NaN"
+            )
 
 
-def _bits(part: tuple[_Array, Any], index: int) -> numpy.ndarray:
-    """The bits of the array's elements in a buffer, as bools."""
-    found, _ = part
-    end = found.offset + found.length
-    packed = _buffer(part, index, np.uint8, -(-end // 8))
-    return np.unpackbits(packed, count=end, bitorder="little")[found.offset :].astype(bool)
+def _columns(schema: _Schema, parts: list[_Part], what: str) -> dict[str, numpy.ndarray]:
+    """The columns of a table."""
+    kinds = [schema.children[i].contents for i in range(schema.n_children)]
+    names = [(kind.name or b"").decode(errors="replace") for kind in kinds]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise _errors.InvalidArgumentError(f"{what}: several columns have the name {sorted(repeated)[0]!r}")
+    for part in parts:
+        part.refuse_nulls(what)
+    return {
+        name: _joined([_read(kind, part.child(i), f"column {name!r}") for part in parts], kind, f"column {name!r}")
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    }
 
 
-def _nulls(part: tuple[_Array, Any]) -> numpy.ndarray | None:
-    """Which elements are null, if any is."""
-    found, _ = part
-    if found.null_count == 0 or found.n_buffers == 0 or not found.buffers[0]:
-        return None
-    nulls = ~_bits(part, 0)
-    return nulls if nulls.any() else None
-
-
-def _read(schema: _Schema, part: tuple[_Array, Any], what: str, depth: int = 0) -> Any:
-    """The elements of an array; for a struct a dict of its columns."""
-    found, owner = part
-    form = (schema.format or b"").decode(errors="replace")
+def _read(schema: _Schema, part: _Part, what: str, depth: int = 0) -> numpy.ndarray:
+    """The elements of an array that is no table."""
+    form = _form(schema)
     if depth > _DEEPEST:
         raise _errors.InvalidArgumentError(f"{what}: types within types are at most {_DEEPEST} levels deep")
-
-    def child(i: int, name: str) -> Any:
-        return _read(schema.children[i].contents, (found.children[i].contents, owner), name, depth + 1)
-
-    begin, end = found.offset, found.offset + found.length
     if schema.dictionary:
+        part.refuse_nulls(what)
         indices = _of_type(form, part, what)
-        _refuse_nulls(part, what)
-        values = _read(schema.dictionary.contents, (found.dictionary.contents, owner), what, depth + 1)
-        return values[indices]
-    if form == "+s":
-        _refuse_nulls(part, what)
-        names = [(schema.children[i].contents.name or b"").decode(errors="replace") for i in range(schema.n_children)]
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            raise _errors.InvalidArgumentError(f"{what}: several columns have the name {sorted(repeated)[0]!r}")
-        return {name: child(i, f"column {name!r}")[begin:end] for i, name in enumerate(names)}
+        dictionary = part.found.dictionary.contents
+        entries = lambda *own: _read(schema.dictionary.contents, _Part(dictionary, part.owner, *own), what, depth + 1)
+        if part.count * _FEW >= dictionary.length:
+            return entries()[indices]
+        used, indices = np.unique(indices, return_inverse=True)
+        return np.concatenate([entries(0, 0), *(entries(int(place), 1) for place in used)])[indices]
     if form.startswith("+w:"):
-        _refuse_nulls(part, what)
+        part.refuse_nulls(what)
         width = int(form[3:])
-        values = child(0, what)[begin * width : end * width]
-        return values.reshape(found.length, width, *values.shape[1:])
+        values = _read(schema.children[0].contents, part.child(0, width), what, depth + 1)
+        return values.reshape(part.count, width, *values.shape[1:])
+    is_float = form in ("e", "f", "g")
+    if not is_float:
+        part.refuse_nulls(what)
     values = _of_type(form, part, what)
-    nulls = _nulls(part)
+    nulls = part.nulls() if is_float else None
     if nulls is None:
         return values
-    if values.dtype.kind != "f":
-        _refuse_nulls(part, what)
     values = values.copy()
     values[nulls] = np.nan
     return values
 
 
-def _refuse_nulls(part: tuple[_Array, Any], what: str) -> None:
-    nulls = _nulls(part)
-    if nulls is not None:
-        raise _errors.InvalidArgumentError(
-            f"{what} has {int(nulls.sum())} nulls: fill them, or make it floats, whose nulls are NaN"
-        )
-
-
-def _of_type(form: str, part: tuple[_Array, Any], what: str) -> numpy.ndarray:
-    found, _ = part
-    begin, end = found.offset, found.offset + found.length
+def _of_type(form: str, part: _Part, what: str) -> numpy.ndarray:
+    begin, count = part.begin, part.count
     if form in _NUMBERS:
-        return _buffer(part, 1, _NUMBERS[form], end)[begin:]
+        return part.buffer(1, _NUMBERS[form], begin, count)
     if form == "b":
-        return _bits(part, 1)
-    if form in ("u", "z", "U", "Z"):
-        offsets = _buffer(part, 1, "i4" if form in "uz" else "i8", end + 1)[begin:]
-        return _texts(part, lambda i: (2, int(offsets[i]), int(offsets[i + 1])), int(offsets[-1]) if found.length else 0)
-    if form in ("vu", "vz"):
+        return part.bits(1)
+    if form in _TEXTS:
+        offsets = part.buffer(1, "i4" if form in "uz" else "i8", begin, count + 1)
+        return _texts(part, 2, offsets)
+    if form in _VIEWS:
         return _views(part)
     if form.startswith("w:"):
         width = int(form[2:])
-        return _texts(part, lambda i: (1, (begin + i) * width, (begin + i + 1) * width), end * width, index=1)
-    raise _errors.InvalidArgumentError(
+        return _texts(part, 1, np.arange(begin, begin + count + 1) * width)
+    raise _refused(form, what)
+
+
+def _refused(form: str, what: str) -> _errors.InvalidArgumentError:
+    """The error for a type that has no dtype."""
+    if form == "+s":
+        return _errors.InvalidArgumentError(
+            f"{what} is a struct: make columns of its fields, as with flatten of pyarrow's tables"
+        )
+    return _errors.InvalidArgumentError(
         f"{what} has the type {form!r} of Arrow's C interface, for which meshtf has no dtype: cast it to numbers, bools, strings "
         "or lists of fixed size"
     )
 
 
-def _texts(part: tuple[_Array, Any], span: Callable[[int], tuple[int, int, int]], size: int, index: int = 2) -> numpy.ndarray:
-    """Strings as bytes in an array of objects, from their spans in a buffer."""
-    found, _ = part
-    content = _buffer(part, index, np.uint8, size).tobytes()
-    texts = np.empty(found.length, dtype=object)
-    for i in range(found.length):
-        _, first, last = span(i)
-        texts[i] = content[first:last]
+def _texts(part: _Part, index: int, offsets: numpy.ndarray) -> numpy.ndarray:
+    """Strings as bytes in an array of objects: each from its offset in a buffer to the next one."""
+    texts = np.empty(part.count, dtype=object)
+    if not part.count:
+        return texts
+    begin = int(offsets[0])
+    content = part.buffer(index, np.uint8, begin, int(offsets[-1]) - begin).tobytes()
+    ends = (offsets - begin).tolist()
+    for i in range(part.count):
+        texts[i] = content[ends[i] : ends[i + 1]]
     return texts
 
 
-def _views(part: tuple[_Array, Any]) -> numpy.ndarray:
+def _views(part: _Part) -> numpy.ndarray:
     """Strings as views: each has its length and 12 bytes, or its length, 4 bytes, a buffer and an offset."""
-    found, _ = part
-    views = _buffer(part, 1, np.uint8, 16 * (found.offset + found.length)).reshape(-1, 16)[found.offset :]
+    views = part.buffer(1, np.uint8, 16 * part.begin, 16 * part.count).reshape(-1, 16)
     # The last buffer has the sizes of the others.
-    others = found.n_buffers - 3
-    sizes = _buffer(part, found.n_buffers - 1, "i8", others)
-    contents = [_buffer(part, 2 + i, np.uint8, int(sizes[i])).tobytes() for i in range(others)]
+    others = part.found.n_buffers - 3
+    sizes = part.buffer(part.found.n_buffers - 1, "i8", 0, others)
+    contents = [part.buffer(2 + i, np.uint8, 0, int(sizes[i])) for i in range(others)]
     numbers = np.ascontiguousarray(views).view("<i4").reshape(-1, 4)
-    texts = np.empty(found.length, dtype=object)
+    texts = np.empty(part.count, dtype=object)
     for i, (length, _, buffer, offset) in enumerate(numbers.tolist()):
-        texts[i] = views[i, 4 : 4 + length].tobytes() if length <= 12 else contents[buffer][offset : offset + length]
+        own = views[i, 4 : 4 + length] if length <= 12 else contents[buffer][offset : offset + length]
+        texts[i] = own.tobytes()
     return texts
 
 
-def _joined(parts: list[Any], schema: _Schema, what: str) -> Any:
+def _joined(parts: list[numpy.ndarray], schema: _Schema, what: str) -> numpy.ndarray:
     """The parts of a stream as one."""
-    if schema.format == b"+s":
-        names = [(schema.children[i].contents.name or b"").decode(errors="replace") for i in range(schema.n_children)]
-        return {
-            name: _joined([part[name] for part in parts], schema.children[i].contents, f"column {name!r}")
-            for i, name in enumerate(names)
-        }
     if len(parts) == 1:
         return parts[0]
-    if not parts:
-        form = (schema.format or b"").decode(errors="replace")
-        kind = "?" if form == "b" else _NUMBERS.get(form, "O")
-        return np.zeros(0, kind)
-    return np.concatenate(parts)
+    if parts:
+        return np.concatenate(parts)
+    shape = [0]
+    while schema.dictionary or _form(schema).startswith("+w:"):
+        if not schema.dictionary:
+            shape.append(int(_form(schema)[3:]))
+        schema = schema.dictionary.contents if schema.dictionary else schema.children[0].contents
+    form = _form(schema)
+    if form in _NUMBERS or form == "b":
+        return np.zeros(shape, _NUMBERS.get(form, "?"))
+    if form not in _TEXTS + _VIEWS and not form.startswith("w:"):
+        raise _refused(form, what)
+    return np.zeros(shape, "O")

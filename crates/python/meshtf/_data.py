@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from . import _errors
-from ._arrays import columns_of
+from ._arrays import columns_of, is_iterator
 from ._lazy import json, np
 
 TYPE_CHECKING = False
@@ -35,7 +35,8 @@ class Source:
         self.is_stream = False
         self.native: Any
         self.held_out: Any
-        table = columns_of(data)
+        # A reader of Arrow's batches is read as the training proceeds.
+        table = None if is_iterator(data) else columns_of(data)
         given = data if table is None else table
         if isinstance(given, Mapping) and any(map(_is_file, given.values())):
             others = {} if held_out is None else _mapping(held_out)

@@ -55,7 +55,7 @@ class Net:
         rows = g.placeholder("x", dtype, [None, x.shape[1]])
         logits = self.logits(rows, fed("coef", self.coefs), fed("intercept", self.intercepts))
         outputs = ACTIVATIONS[self.last](logits)
-        with place.session(g) as s:
+        with place.noting(), place.session(g) as s:
             parts = [s.run(outputs, {rows: x[i : i + _ROWS], **feeds}) for i in range(0, max(len(x), 1), _ROWS)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

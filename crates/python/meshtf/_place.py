@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from ._mesh import Mesh, Task, local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ._graph import Graph
@@ -27,10 +29,27 @@ _making = threading.Lock()
 class Place:
     """A task of a mesh."""
 
-    __slots__ = ("mesh", "task")
+    __slots__ = ("mesh", "task", "failure")
 
     def __init__(self, mesh: Mesh, task: str) -> None:
         self.mesh, self.task = mesh, task
+        #: The last failure of a graph there. Whoever runs a job may take the exception itself for a score of NaN.
+        self.failure: _errors.Error | None = None
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Notes a failure within ``with``."""
+        try:
+            yield
+        except _errors.Error as error:
+            self.failure = error
+            raise
+
+    def loss(self) -> _errors.Error | None:
+        """The failure of a graph there, if it failed because the task has ended, or cannot be reached."""
+        if self.failure is None or isinstance(self.failure, _errors.UnavailableError):
+            return self.failure
+        return None if any(one.name == self.task for one in self.mesh.tasks()) else self.failure
 
     def session(self, graph: Graph) -> Session:
         """A session on the task, whose variables nobody else sees."""
@@ -53,14 +72,22 @@ class on:
         if not isinstance(mesh, Mesh):
             raise TypeError(f"expected a mesh, such as meshtf.mesh() returns, not {mesh!r:.60}")
         self._place = Place(mesh, first_of(mesh) if task is None else named(task))
-        self._before: list[Place | None] = []
 
-    def __enter__(self) -> None:
-        self._before.append(getattr(_chosen, "place", None))
-        _chosen.place = self._place
+    def __enter__(self) -> Place:
+        _places().append(self._place)
+        return self._place
 
     def __exit__(self, *_: object) -> None:
-        _chosen.place = self._before.pop()
+        _places().pop()
+
+
+def _places() -> list[Place]:
+    """The places that are chosen in this thread, the innermost last."""
+    try:
+        return _chosen.places
+    except AttributeError:
+        _chosen.places = []
+        return _chosen.places
 
 
 def named(task: Task | str) -> str:
@@ -78,7 +105,7 @@ def first_of(mesh: Mesh) -> str:
 
 def place() -> Place:
     """The task that is chosen in this thread: by `on`, by joblib's backend, or the one of this process."""
-    chosen = getattr(_chosen, "place", None) or _of_backend()
+    chosen = _places()[-1] if _places() else _of_backend()
     return chosen if chosen is not None else Place(_own_mesh(), "localhost/0")
 
 

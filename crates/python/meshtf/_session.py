@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sized
 
 from . import _errors
-from ._arrays import array_of, columns_of
+from ._arrays import array_of, columns_of, is_iterator
 from ._draw import Trace
 from ._lazy import asyncio, json
 
@@ -165,9 +165,7 @@ class Session:
         #: The variables of the graph, by their names.
         self.variables = Variables(self)
 
-    def run(
-        self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1, timeout: float | None = None
-    ) -> Any:
+    def run(self, fetches: Fetches = None, feeds: Feeds | None = None, *, steps: int = 1, timeout: float | None = None) -> Any:
         """Runs one step, or several with the same feeds, and returns the values of the last.
 
         `fetches` is the name of a tensor, ``"y"`` or ``"y:1"``, a tensor of a graph that was built, or a list, tuple or dict of
@@ -253,10 +251,14 @@ class Session:
         100
         """
         asked, every = self._names.asked(fetches), _count(every)
-        if feeds is not None and not isinstance(feeds, Mapping) and columns_of(feeds) is None:
-            if steps is not None:
-                raise TypeError("steps is the number of feeds if there are several")
-            return self._fed_steps(asked, feeds, every, progress)
+        if feeds is not None and not isinstance(feeds, Mapping):
+            # A stream of Arrow can be read once.
+            columns = None if is_iterator(feeds) else columns_of(feeds)
+            if columns is None:
+                if steps is not None:
+                    raise TypeError("steps is the number of feeds if there are several")
+                return self._fed_steps(asked, feeds, every, progress)
+            feeds = columns
         if steps is None:
             raise TypeError("run_steps takes steps=N, or an iterable of feeds")
         steps = _count(steps)

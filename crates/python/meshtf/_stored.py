@@ -22,6 +22,7 @@ _DTYPES = {
     "U64": "uint64",
     "F16": "float16",
     "BF16": "bfloat16",
+    "C64": "complex64",
     "F32": "float32",
     "F64": "float64",
 }

@@ -6,10 +6,10 @@ import os
 from contextlib import ExitStack
 
 from . import _errors, _native
-from ._callbacks import Callback
+from ._callbacks import Callback, EarlyStopping
 from ._data import Source
 from ._graph import Graph
-from ._lazy import json, tempfile
+from ._lazy import json, np, tempfile
 from ._session import Names, progress_bar
 from ._stored import read as read_state
 from ._tensor import Tensor
@@ -101,8 +101,9 @@ def train(
     `shuffle` (None: in their own). Batches of an iterable are taken in its order while the training proceeds, and from its
     beginning again if it can be iterated twice; `steps` is stated then, and `batch` is the size of its first batch.
     `validation` is a share of the examples that is not trained with, or other examples; it is evaluated after each epoch, or
-    `evaluate_every` steps. The training ends once the loss, or the metric `best`, has not improved in `patience` evaluations
-    (`greatest`: it improves as it grows). With `restore_best`, the weights that are returned are those of the best evaluation.
+    `evaluate_every` steps; with an iterable, which has no epochs, as often as there are records. The training ends once the loss,
+    or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows). With `restore_best`,
+    the weights that are returned are those of the best evaluation.
 
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
     in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. There is a record after each `record` steps, or after
@@ -126,8 +127,14 @@ def train(
     source = Source(names, data, held_out, batch, steps)
     if source.is_stream and share:
         raise _errors.InvalidArgumentError("validation is a share of an iterable, which has no end: state other examples")
+    if source.is_stream and (epochs is not None or record == "epoch"):
+        stated = 'record="epoch"' if record == "epoch" else "epochs"
+        raise _errors.InvalidArgumentError(f"{stated} is about epochs, and an iterable has none: state a number of steps")
     if isinstance(record, str) and record != "epoch":
         raise _errors.InvalidArgumentError(f'record is {record!r}; expected a number of steps, or "epoch"')
+    if source.is_stream and evaluate_every is None and held_out is not None:
+        # As often as there are records.
+        evaluate_every = max(int(steps or 0) // 20 if record is None else int(record), 1)
     parameters = {
         "loss": names.of(loss),
         "optimizer": optimizer,
@@ -156,9 +163,13 @@ def train(
         "resume": resume,
         "target": None if target is None else str(target),
     }
-    if restore_best and validation is None:
+    has_evaluations = held_out is not None or share > 0
+    if restore_best and not has_evaluations:
         raise _errors.InvalidArgumentError("restore_best is about evaluations: state validation, too")
     watcher = _Watcher(list(callbacks), progress)
+    for one in watcher.callbacks:
+        if not has_evaluations and isinstance(one, EarlyStopping) and one.monitor.startswith("val_"):
+            raise _errors.InvalidArgumentError(f"EarlyStopping watches {one.monitor}, of evaluations: state validation, too")
     client = None if mesh is None else mesh._native
     states = None if checkpoint is None else os.fspath(checkpoint)
     with ExitStack() as ends:
@@ -178,12 +189,18 @@ def train(
     return watcher.ended(trained)
 
 
+def _stops(answer: Any) -> bool:
+    """Whether a callback's answer is True: Python's, or numpy's as of a comparison."""
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)
+
+
 class _Watcher:
     """Takes the events of a training: into the history, to the callbacks, and to a bar."""
 
     def __init__(self, callbacks: list[Follower], progress: bool) -> None:
         self.history: dict[str, list] = {}
-        self._callbacks, self._progress = callbacks, progress
+        self.callbacks = callbacks
+        self._progress = progress
         for one in callbacks:
             if not isinstance(one, Callback) and not callable(one):
                 raise TypeError(f"callbacks are functions, or each a meshtf.Callback, not {one!r:.60}")
@@ -212,7 +229,7 @@ class _Watcher:
 
     def _each(self, method: str, *args: Any) -> bool:
         """Calls a method of each callback that has methods; whether one returns True."""
-        return any([getattr(one, method)(*args) is True for one in self._callbacks if isinstance(one, Callback)])
+        return any([_stops(getattr(one, method)(*args)) for one in self.callbacks if isinstance(one, Callback)])
 
     def _measured(self, is_evaluation: bool, step: int, values: list[float]) -> bool:
         prefix = "val_" if is_evaluation else ""
@@ -224,7 +241,7 @@ class _Watcher:
             self._bar.set_postfix(logs, refresh=False)
             self._before = step
         stops = self._each("on_evaluation" if is_evaluation else "on_record", step, logs)
-        return any([one(step, logs) is True for one in self._callbacks if not isinstance(one, Callback)]) or stops
+        return any([_stops(one(step, logs)) for one in self.callbacks if not isinstance(one, Callback)]) or stops
 
     def ended(self, trained: Trained) -> Trained:
         """Tells the callbacks, and returns the result."""

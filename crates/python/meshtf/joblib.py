@@ -19,7 +19,8 @@ True
 
 from __future__ import annotations
 
-import queue
+import collections
+import threading
 
 try:
     import joblib as _joblib
@@ -47,7 +48,7 @@ class MeshBackend(ThreadingBackend):
 
     `mesh` is the mesh; without one, `meshtf.mesh` joins that of this user. `tasks` are names of its tasks, which take jobs in
     turn; without them, those that are up. There are as many jobs at a time as tasks, unless ``n_jobs`` says otherwise: then tasks
-    have several, or some have none.
+    have several, or some have none. A task that is lost gets no more jobs, and another one repeats its job.
     """
 
     # That of joblib.parallel_config, which states no number: one job for each task.
@@ -61,8 +62,7 @@ class MeshBackend(ThreadingBackend):
             raise TypeError(f"mesh: expected a mesh, such as meshtf.mesh() returns, not {mesh!r:.60}")
         self._mesh = mesh
         self._tasks = None if tasks is None else [named(task) for task in tasks]
-        # The tasks of jobs that may begin. A job takes one, and gives it back.
-        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._free = _Free([], 0)
 
     def _joined(self) -> Mesh:
         if self._mesh is None:
@@ -86,23 +86,38 @@ class MeshBackend(ThreadingBackend):
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         """Prepares for a call of joblib.Parallel; the number of jobs at a time."""
         count, names = self.effective_n_jobs(n_jobs), self._names()
-        self._free = queue.SimpleQueue()
-        for job in range(count):
-            self._free.put(names[job % len(names)])
+        self._free = _Free(names, count)
         return super().configure(n_jobs=count, parallel=parallel, **options)
 
     def _placed(self, job: Callable[[], Any]) -> Callable[[], Any]:
         free, joined = self._free, self._joined()
 
         def placed() -> Any:
-            task = free.get()
-            try:
-                with on(joined, task):
-                    return job()
-            finally:
-                free.put(task)
+            # Each repetition has one task less.
+            while True:
+                task = free.take()
+                failure = None
+                try:
+                    with on(joined, task) as here:
+                        try:
+                            result = job()
+                        finally:
+                            # A search takes the failure of a fit for a score, and does not raise it.
+                            failure = here.loss()
+                    if failure is None:
+                        return result
+                except Exception:
+                    if failure is None:
+                        raise
+                finally:
+                    free.give(task, failure)
 
         return placed
+
+    def first_place(self) -> Place:
+        """The first task that was not lost meanwhile."""
+        names = [name for name in self._names() if name not in self._free.lost]
+        return Place(self._joined(), (names or self._names())[0])
 
     # The name of `submit` before joblib 1.5.
     def apply_async(self, func: Callable[[], Any], callback: Any = None) -> Any:
@@ -118,10 +133,43 @@ class MeshBackend(ThreadingBackend):
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
 
 
+class _Free:
+    """The tasks of jobs that may begin, for some jobs at a time: a job takes one, and gives it back."""
+
+    def __init__(self, names: list[str], jobs: int) -> None:
+        self._tasks = collections.deque(names[job % len(names)] for job in range(jobs))
+        # Those that take the places of others.
+        self._spare = collections.deque(names[jobs:])
+        self._taken: list[str] = []
+        self._changed = threading.Condition()
+        #: The failures of tasks that were lost, in the order of their loss.
+        self.lost: dict[str, Exception] = {}
+
+    def take(self) -> str:
+        """A task that was not lost, as soon as there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tasks or not self._taken)
+            if not self._tasks:
+                last = list(self.lost.values())[-1]
+                raise _errors.UnavailableError(f"each task of the jobs was lost: {', '.join(self.lost)}: {last}")
+            self._taken.append(self._tasks.popleft())
+            return self._taken[-1]
+
+    def give(self, task: str, failure: Exception | None) -> None:
+        """Gives a task back, or the failure by which it was lost: then nobody takes it any more."""
+        with self._changed:
+            self._taken.remove(task)
+            if failure is not None and task not in self.lost:
+                self.lost[task] = failure
+            self._tasks.append(self._spare.popleft() if task in self.lost and self._spare else task)
+            self._tasks = collections.deque(one for one in self._tasks if one not in self.lost)
+            self._changed.notify_all()
+
+
 def active_place() -> Place | None:
     """The first task of this backend, if it is the one that joblib has in this thread."""
     backend, _ = get_active_backend()
-    return Place(backend._joined(), backend._names()[0]) if isinstance(backend, MeshBackend) else None
+    return backend.first_place() if isinstance(backend, MeshBackend) else None
 
 
 _joblib.register_parallel_backend("meshtf", MeshBackend)

@@ -81,7 +81,8 @@ class _MLP(BaseEstimator):
         validation_scores_: Any
         best_loss_: Any
         best_validation_score_: Any
-        _slots: Any
+        # The optimizer's state after the last training, by its name.
+        _slots: dict[str, Any]
         _label_binarizer: Any
 
     def __init__(
@@ -203,7 +204,7 @@ class _MLP(BaseEstimator):
         else:
             self.out_activation_ = "softmax" if self._label_binarizer.y_type_ == "multiclass" else "logistic"
         self.coefs_, self.intercepts_ = (list(one) for one in zip(*initial(units, self.activation, draw, dtype), strict=True))
-        self._slots = None
+        self._slots = {}
         self.loss_curve_ = []
         self._unimproved = 0
         self.best_loss_ = self.validation_scores_ = self.best_validation_score_ = None
@@ -241,17 +242,21 @@ class _MLP(BaseEstimator):
         net, here = self._net(), place()
         self.task_, self.n_iter_ = here.task, 0
         best = net
-        with Training(
-            here,
-            net,
-            (x, y, weights),
-            batch=int(batch),
-            alpha=float(self.alpha),
-            optimizer=optimizer,
-            rate=float(self.learning_rate_init),
-            numbers=numbers,
-            slots=self._slots if incremental else None,
-        ) as training:
+        slots = self._slots.get(optimizer) if incremental else None
+        with (
+            here.noting(),
+            Training(
+                here,
+                net,
+                (x, y, weights),
+                batch=int(batch),
+                alpha=float(self.alpha),
+                optimizer=optimizer,
+                rate=float(self.learning_rate_init),
+                numbers=numbers,
+                slots=slots,
+            ) as training,
+        ):
             order = np.arange(count, dtype=np.int32)
             try:
                 for _ in range(1 if incremental else self.max_iter):
@@ -278,7 +283,8 @@ class _MLP(BaseEstimator):
                 warnings.warn("Training interrupted by user.", stacklevel=4)
             if held_out is None:
                 best = training.weights()
-            self._slots = training.slots() if incremental else None
+            # Those of another optimizer would not be its own.
+            self._slots = {optimizer: training.slots()}
         self.coefs_, self.intercepts_ = best.coefs, best.intercepts
 
     def _note_loss(self) -> None:

@@ -12,6 +12,7 @@ initializes it, and runs on any task. A `tf.Graph` keeps its variables, unless a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 
 from . import _errors
@@ -29,9 +30,11 @@ def convert(model: Any, inputs: Any = None, *, outputs: Any = None, session: Any
     """The graph of a `tf.Graph`, a `tf.function`, one of its concrete functions, or a Keras model.
 
     Names of the graph's inputs are those of the function's arguments, or of the model's inputs; names of its outputs are those of
-    the model's, the keys of the function's dict, or ``output_0`` and so on.
+    the model's, the keys of the function's dict, or ``output_0`` and so on. Where the model's repeat, as for a layer with several
+    outputs, the second is ``name_1``, and so on.
 
-    - Of a function without a signature, or a model that was not built, `inputs` are its arguments: `tf.TensorSpec`, or examples.
+    - Of a function without a signature, or a model that was not built, `inputs` are its arguments: `tf.TensorSpec`, or examples,
+      whose first dimension is open. A dict has them by the names of the function's parameters, or of the model's inputs.
     - Of a `tf.Graph`, `inputs` and `outputs` may name its tensors: lists of tensors or names, or dicts by the names that they
       get. With a `session` of TensorFlow 1, variables that the `outputs` need become constants with their values there.
 
@@ -48,25 +51,33 @@ def convert(model: Any, inputs: Any = None, *, outputs: Any = None, session: Any
     if isinstance(model, tf.types.experimental.ConcreteFunction):
         return _of_function(tf, model, None)
     if isinstance(model, tf.types.experimental.PolymorphicFunction):
-        return _of_function(tf, model.get_concrete_function(*_arguments(tf, inputs)), None)
+        specs = _specs(tf, inputs)
+        try:
+            function = model.get_concrete_function(**specs) if isinstance(specs, dict) else model.get_concrete_function(*specs)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise _errors.InvalidArgumentError(f"TensorFlow cannot trace the function: {error}") from error
+        return _of_function(tf, function, None)
     if _is_keras(model):
         return _of_keras(tf, model, inputs)
     raise TypeError(f"expected a tf.Graph, a tf.function, a ConcreteFunction or a Keras model, not {model!r:.60}")
 
 
-def _arguments(tf: Any, inputs: Any) -> list[Any]:
-    """The arguments of a function, as specifications; examples have an open first dimension."""
+def _specs(tf: Any, inputs: Any) -> list[Any] | dict[str, Any]:
+    """Arguments as specifications, in their order or by their names; examples have an open first dimension."""
     if inputs is None:
         return []
 
     def spec(one: Any, name: str | None = None) -> Any:
         if isinstance(one, tf.TensorSpec):
-            return one
-        tensor = tf.convert_to_tensor(one)
+            return one if name is None else tf.TensorSpec(one.shape, one.dtype, name)
+        try:
+            tensor = tf.convert_to_tensor(one)
+        except (TypeError, ValueError) as error:
+            raise _errors.InvalidArgumentError(f"inputs are tf.TensorSpec, or examples, not {one!r:.60}") from error
         return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype, name=name)
 
     if isinstance(inputs, Mapping):
-        return [spec(one, name) for name, one in inputs.items()]
+        return {str(name): spec(one, str(name)) for name, one in inputs.items()}
     return [spec(one) for one in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
 
 
@@ -76,26 +87,33 @@ def _is_keras(model: Any) -> bool:
 
 
 def _of_keras(tf: Any, model: Any, inputs: Any) -> Graph:
-    specs = _arguments(tf, inputs)
-    # The tensors of a model that takes a dict, by its keys.
-    keyed = getattr(model, "_inputs_struct", None)
-    keys = sorted(keyed) if isinstance(keyed, Mapping) else None
-    if not specs:
-        own = getattr(model, "inputs", None)
+    specs = _specs(tf, inputs)
+    own, takes_dict = _inputs_of(model)
+    if inputs is None:
         if not own:
             why = (
                 "the model was not built, so its inputs are not known: state them, as in convert(model, inputs=tf.TensorSpec(…))"
             )
             raise _errors.InvalidArgumentError(why)
-        names = keys or [str(one.name).split(":")[0] for one in own]
-        specs = [tf.TensorSpec(one.shape, one.dtype, name=name) for name, one in zip(names, own, strict=True)]
+        specs = {name: tf.TensorSpec(one.shape, one.dtype, name) for name, one in own.items()}
+    elif own:
+        specs = _in_order(tf, specs, list(own), takes_dict)
+    keys = list(specs) if isinstance(specs, dict) else []
+    parameters = list(inspect.signature(model.call).parameters)
 
     def call(*args: Any) -> Any:
-        given: Any = dict(zip(keys, args, strict=True)) if keys else args[0] if len(args) == 1 else list(args)
-        return model(given, training=False)
+        named = dict(zip(keys, args, strict=False))
+        if takes_dict or (len(named) > 1 and not own and not set(keys) <= set(parameters)):
+            return model(named, training=False)
+        if len(named) > 1 and not own:
+            # Keras takes the first one without its name alone.
+            first = [named.pop(name) for name in parameters[:1] if name in named]
+            return model(*first, training=False, **named)
+        return model(args[0] if len(args) == 1 else list(args), training=False)
 
     try:
-        function = tf.function(call, input_signature=specs).get_concrete_function()
+        signature = list(specs.values()) if isinstance(specs, dict) else specs
+        function = tf.function(call, input_signature=signature).get_concrete_function()
     except (TypeError, ValueError, NotImplementedError) as error:
         raise _errors.InvalidArgumentError(f"TensorFlow cannot trace the model: {error}") from error
     structured = function.structured_outputs
@@ -105,6 +123,43 @@ def _of_keras(tf: Any, model: Any, inputs: Any) -> Graph:
     elif named is None and isinstance(structured, tf.Tensor) and getattr(model, "layers", None):
         named = [model.layers[-1].name]
     return _of_function(tf, function, named)
+
+
+def _inputs_of(model: Any) -> tuple[dict[str, Any], bool]:
+    """The inputs that a model of called layers has, by their names; whether it takes a dict with these keys."""
+    keyed = getattr(model, "_inputs_struct", None)
+    if isinstance(keyed, Mapping):
+        if not all(hasattr(one, "shape") for one in keyed.values()):
+            raise _errors.InvalidArgumentError("the model takes a dict of further lists or dicts; expected a dict of tensors")
+        return {str(key): one for key, one in keyed.items()}, True
+    listed = getattr(model, "inputs", None) or []
+    return dict(zip(_distinct([str(one.name).split(":")[0] for one in listed]), listed, strict=True)), False
+
+
+def _in_order(tf: Any, specs: Any, names: list[str], takes_dict: bool) -> dict[str, Any]:
+    """Specifications of all inputs of a model that has these, in its order."""
+    is_one = len(specs) == len(names) == 1 and not takes_dict
+    if not isinstance(specs, dict):
+        if len(specs) != len(names) or (takes_dict and len(names) > 1):
+            what = "a dict of the inputs" if takes_dict else f"{len(names)} inputs,"
+            raise _errors.InvalidArgumentError(f"the model takes {what} {', '.join(names)}; stated is a list of {len(specs)}")
+        named = zip(names, specs, strict=True)
+        return {name: tf.TensorSpec(one.shape, one.dtype, one.name or name) for name, one in named}
+    if set(specs) != set(names) and not is_one:
+        raise _errors.InvalidArgumentError(f"the model has the inputs {', '.join(names)}; stated are {', '.join(specs)}")
+    return specs if is_one else {name: specs[name] for name in names}
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names in their order; each that comes again has a number."""
+    found: list[str] = []
+    for name in names:
+        own, number = name, 0
+        while own in found or (number and own in names):
+            number += 1
+            own = f"{name}_{number}"
+        found.append(own)
+    return found
 
 
 def _of_function(tf: Any, function: Any, names: list[str] | None) -> Graph:
@@ -120,6 +175,7 @@ def _of_function(tf: Any, function: Any, names: list[str] | None) -> Graph:
         names = [str(key) for key in sorted(structured)]
     if names is None or len(names) != len(frozen.outputs):
         names = [f"output_{i}" for i in range(len(frozen.outputs))]
+    names = _distinct(names)
     fed = {one.op.name: one for one in frozen.inputs if one.dtype != tf.resource}
     return _with_names(tf, frozen.graph.as_graph_def(), fed, dict(zip(names, frozen.outputs, strict=True)))
 
@@ -147,7 +203,8 @@ def _tensors(graph: Any, stated: Any, what: str) -> dict[str, Any]:
         return {}
     if not isinstance(stated, Mapping):
         listed = stated if isinstance(stated, (list, tuple)) else [stated]
-        stated = {(one if isinstance(one, str) else one.name).split(":")[0]: one for one in listed}
+        names = _distinct([(one if isinstance(one, str) else one.name).split(":")[0] for one in listed])
+        stated = dict(zip(names, listed, strict=True))
     found = {}
     for name, one in stated.items():
         tensor = one if not isinstance(one, str) else one if ":" in one else f"{one}:0"

@@ -43,6 +43,9 @@ def convert(
     ``output_0`` and so on. The first dimension of each input and output is that of the examples of a run, unless `open_batch` is
     False: then sizes are those of `inputs`. `opset` is the version of ONNX's operators; by default torch's own.
 
+    A branch of Python that depends on a value is refused by torch.export. TorchScript takes that of the examples: then there is a
+    ``torch.jit.TracerWarning``.
+
     InvalidArgumentError if torch.onnx cannot export the module, or the graph has an operator that meshtf lacks: it is named.
     """
     try:
@@ -70,13 +73,17 @@ def convert(
         if len(fetched) != len(results):
             raise _errors.InvalidArgumentError(f"the module has {len(results)} outputs, and outputs names {len(fetched)}")
         options = {"input_names": names, "output_names": fetched, "opset_version": opset}
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as said, contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("always")
             try:
                 content = _exported(torch, module, examples, results, open_batch, options)
             except Exception as error:
                 # Exporters raise what their parts raise: TypeError, RuntimeError and their own.
                 raise _errors.InvalidArgumentError(f"torch.onnx cannot export the module: {error}") from error
+    # Of an exporter's remarks, those about branches and values that are now those of the examples are for the caller.
+    kind = torch.jit.TracerWarning
+    for text in dict.fromkeys(str(one.message) for one in said if issubclass(one.category, kind)):
+        warnings.warn(f"the graph may be right for these examples alone: {text}", kind, stacklevel=2)
     return loads(content)
 
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use meshtf::graph::Graph as CheckedGraph;
@@ -25,6 +26,9 @@ const KEEP_BYTES: usize = 8 << 20;
 
 /// The exception of Python that ended a training.
 pub type Raised = Arc<Mutex<Option<PyErr>>>;
+
+/// The first example of an iterator that a training takes, as soon as its first step is known: those before it are skipped.
+pub type Origin = Arc<AtomicUsize>;
 
 /// The columns of an iterator's batches, as (placeholder, dtype, shape of an example); the number of examples that are read of
 /// it; and a function that returns the next arrays, a list in the order of the columns, or None at the end.
@@ -54,14 +58,14 @@ impl Prepared {
         data: Source<'_>,
         held_out: Option<Source<'_>>,
         sections: &mut Sections,
-        raised: &Raised,
+        (raised, origin): (&Raised, &Origin),
     ) -> PyResult<Prepared> {
-        let section = |text: &str| {
-            read_data(text).map_err(|error| invalid(py, format!("the data: {}: {}", error.path, error.why)))
+        let section = |of: &str, text: &str| {
+            read_data(text).map_err(|error| invalid(py, format!("{of}: {}: {}", error.path, error.why)))
         };
         let mut data = match data {
             Source::Files((text, folder)) => {
-                let own = section(&text)?;
+                let own = section("the data", &text)?;
                 (sections.data.feed, sections.data.constants) = (own.feed, own.constants);
                 if let (Some(evaluate), Some(held_out)) = (&mut sections.evaluate, held_out) {
                     let Source::Files((text, other)) = held_out else {
@@ -70,12 +74,15 @@ impl Prepared {
                     if other != folder {
                         return Err(invalid(py, "the files of the data and of the validation have one folder"));
                     }
-                    evaluate.feed = section(&text)?.feed;
+                    let own = section("the validation", &text)?;
+                    (evaluate.feed, evaluate.constants) = (own.feed, own.constants);
                 }
                 return Ok(Prepared::Files(folder));
             }
             Source::Arrays(arrays) => TrainingData::from(of_arrays(py, arrays)?),
-            Source::Batches(batches) => TrainingData::from(of_batches(py, batches, sections.data.batch, raised)?),
+            Source::Batches(batches) => {
+                TrainingData::from(of_batches(py, batches, sections.data.batch, (raised, origin))?)
+            }
         };
         data.evaluate = match held_out {
             None => None,
@@ -105,7 +112,12 @@ fn of_arrays(py: Python<'_>, arrays: Feeds<'_>) -> PyResult<Examples> {
     Examples::new(columns).or_raise(py)
 }
 
-fn of_batches(py: Python<'_>, batches: Batches, batch: usize, raised: &Raised) -> PyResult<Examples> {
+fn of_batches(
+    py: Python<'_>,
+    batches: Batches,
+    batch: usize,
+    (raised, origin): (&Raised, &Origin),
+) -> PyResult<Examples> {
     let (stated, count, next) = batches;
     let mut kinds = Vec::with_capacity(stated.len());
     for (_, dtype, shape) in &stated {
@@ -121,6 +133,7 @@ fn of_batches(py: Python<'_>, batches: Batches, batch: usize, raised: &Raised) -
         kinds: kinds.clone(),
         keep,
         raised: Arc::clone(raised),
+        origin: Arc::clone(origin),
         state: Mutex::new(State { taken: vec![0; kinds.len()], ..State::default() }),
     });
     let columns = stated.into_iter().zip(kinds).enumerate().map(|(column, ((name, ..), (dtype, shape)))| {
@@ -130,13 +143,15 @@ fn of_batches(py: Python<'_>, batches: Batches, batch: usize, raised: &Raised) -
     Examples::of(columns.collect()).or_raise(py)
 }
 
-/// Batches of an iterator, from the first example that was asked for.
+/// Batches of an iterator, from the first example that the training takes. Workers that make their own updates take theirs in any
+/// order.
 struct Stream {
     next: Py<PyAny>,
     kinds: Vec<(DType, Vec<usize>)>,
     /// The number of examples that stay after they were read.
     keep: usize,
     raised: Raised,
+    origin: Origin,
     state: Mutex<State>,
 }
 
@@ -149,8 +164,6 @@ struct State {
     read: usize,
     /// The example after the last one that was taken, for each column.
     taken: Vec<usize>,
-    /// The first example that was asked for: those before it are skipped.
-    origin: Option<usize>,
     /// Why there are no more examples.
     ended: Option<Failure>,
 }
@@ -170,9 +183,7 @@ impl Stream {
         let Some(last) = places.iter().copied().max() else {
             return Tensor::zeros(self.kinds[column].0, self.shape(column, 0));
         };
-        if state.origin.is_none() {
-            state.origin = places.iter().copied().min();
-        }
+        let origin = self.origin.load(Ordering::Relaxed);
         while state.read <= last {
             if let Some(ended) = &state.ended {
                 return Err(ended.clone());
@@ -182,8 +193,10 @@ impl Stream {
                     let count = columns.first().and_then(|one| one.dims().first().copied()).unwrap_or(0);
                     let first = state.read;
                     state.read += count;
-                    if state.read > state.origin.unwrap_or(0) {
-                        state.held.push_back(Held { first, count, left: count * self.kinds.len(), columns });
+                    // Nobody takes the examples before the origin.
+                    let left = (state.read - first.max(origin).min(state.read)) * self.kinds.len();
+                    if left > 0 {
+                        state.held.push_back(Held { first, count, left, columns });
                     }
                 }
                 Err(failure) => {

@@ -1,6 +1,7 @@
 //! Trainings: tasks that share the work, and a function of Python that observes.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use meshtf::graph::Graph as CheckedGraph;
@@ -18,8 +19,8 @@ use serde_json::{Value as Json, json};
 use crate::array::to_numpy;
 use crate::builder::training;
 use crate::client::{Client, Reached};
-use crate::error::{invalid, raised};
-use crate::examples::{Prepared, Raised, Source};
+use crate::error::{OrRaise, invalid, raised};
+use crate::examples::{Origin, Prepared, Raised, Source};
 use crate::graph::{Graph, variables};
 use crate::runtime::wait;
 
@@ -62,6 +63,9 @@ struct Watcher {
     /// The exception that the function raised.
     raised: Raised,
     stopped: Arc<tokio::sync::Notify>,
+    /// The first example that an iterator's training takes, and the number of examples of a step.
+    origin: Origin,
+    drawn: usize,
 }
 
 impl Watcher {
@@ -84,6 +88,8 @@ impl Watcher {
 
 impl Observer for Watcher {
     fn begins(&mut self, start: u64) -> Observed {
+        let first = usize::try_from(start).unwrap_or(usize::MAX).saturating_mul(self.drawn);
+        self.origin.store(first, Ordering::Relaxed);
         self.told(json!({ "event": "begins", "step": start }), &[])
     }
 
@@ -124,14 +130,16 @@ pub fn train<'py>(
     let target = parameters.target.as_deref().map(|name| crate::convert::task_named(py, name)).transpose()?;
     let has_evaluations = held_out.is_some() || parameters.hold_out > 0.0;
     let (mut sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
-    let raised_there = Raised::default();
-    let prepared = Prepared::of(py, data, held_out, &mut sections, &raised_there)?;
+    let (raised_there, origin) = (Raised::default(), Origin::default());
+    let prepared = Prepared::of(py, data, held_out, &mut sections, (&raised_there, &origin))?;
     let model = graph.file.graph.clone();
     // Without the optimizer's.
     let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
     let record = parameters.record;
     let stopped = Arc::new(tokio::sync::Notify::new());
-    let mut watcher = Watcher { observe, raised: Arc::clone(&raised_there), stopped: Arc::clone(&stopped) };
+    let drawn = sections.train.drawn(sections.data.batch).or_raise(py)?;
+    let mut watcher =
+        Watcher { observe, raised: Arc::clone(&raised_there), stopped: Arc::clone(&stopped), origin, drawn };
     let work = async move {
         let (data, remarks) = prepared.read(&sections, &model)?;
         for remark in remarks {

@@ -1,4 +1,4 @@
-"""Data of a training: iterators, files and tables; followers and bars; columns of pandas and Arrow."""
+"""Data of a training: iterators and files; followers and bars."""
 
 import contextlib
 import io
@@ -9,7 +9,6 @@ import unittest
 from unittest import mock
 
 import numpy as np
-from needs import need
 
 import meshtf
 from meshtf._bar import Bar
@@ -79,6 +78,45 @@ class Iterators(unittest.TestCase):
             found = self.weights(iter(batches(data, 16) * 3), steps=9, checkpoint=states)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
+    def test_workers_take_batches_in_any_order(self):
+        # The gradient of mean(x * w) is mean(x), whatever the weight is: so the order of updates does not matter.
+        g = meshtf.Graph()
+        x, w = g.placeholder("x", "float32", [None]), g.variable("w", [], initial=0.0)
+        (x * w).mean().named("loss")
+        xs = np.random.default_rng(2).integers(0, 8, 240).astype("float32")
+        given = lambda: iter([{"x": xs[i : i + 10]} for i in range(0, 240, 10)])
+        options = {"mode": "async", "workers": 4, "ps": 1, "optimizer": "sgd", "rate": 1.0, "batch": 8}
+        expected = [-xs[: steps * 8].reshape(-1, 8).mean(axis=1).sum() for steps in (13, 30)]
+        # The worker that reads first may be any of them.
+        for _ in range(10):
+            self.assertEqual(meshtf.train(g, given(), steps=30, **options).weights["w"], expected[1])
+        with tempfile.TemporaryDirectory() as folder:
+            # It continues within a batch of the iterator.
+            for steps, weight in zip((13, 30), expected, strict=True):
+                done = meshtf.train(g, given(), steps=steps, checkpoint=os.path.join(folder, "s"), **options)
+                self.assertEqual((done.step, done.weights["w"]), (steps, weight))
+        self.assertEqual(w.shape, ())
+
+    def test_what_an_iterable_is_evaluated_for(self):
+        g, data = line()
+        given, held = batches(data, 16), {"x": data["x"][:8], "y": data["y"][:8]}
+        options = {"steps": 40, "optimizer": "sgd", "validation": held}
+        # Without epochs, there are as many evaluations as records.
+        for record, expected in ((None, list(range(2, 41, 2))), (8, [8, 16, 24, 32, 40])):
+            done = meshtf.train(g, given, rate=0.1, record=record, **options)
+            self.assertEqual((done.history["step"], done.history["val_step"]), (expected, expected))
+        done = meshtf.train(g, given, rate=0.0, patience=3, **options)
+        self.assertEqual((done.how, done.history["val_step"]), ("enough", [2, 4, 6, 8]))
+        # Each step makes it worse, so that the first evaluation is the best one.
+        done = meshtf.train(g, given, rate=1.5, restore_best=True, record=10, **{**options, "steps": 30})
+        self.assertEqual((done.weights_step, done.step), (10, 30))
+        stop = meshtf.EarlyStopping("val_loss", patience=2)
+        done = meshtf.train(g, given, rate=0.0, callbacks=[stop], record=10, **{**options, "steps": 10**6})
+        self.assertEqual((done.how, stop.best_step), ("stopped", 10))
+        for wrong in ({"record": "epoch"}, {"epochs": 2}):
+            with self.subTest(wrong), self.assertRaisesRegex(meshtf.InvalidArgumentError, "about epochs"):
+                meshtf.train(g, given, rate=0.1, **{**options, **wrong})
+
     def test_strings_and_validation(self):
         g = meshtf.Graph()
         words, y = g.placeholder("words", "string", [None]), g.placeholder("y", "float32", [None])
@@ -142,6 +180,18 @@ class Files(unittest.TestCase):
             self.assertEqual(len(done.history["val_loss"]), 2)
             done = meshtf.train(g, there, epochs=2, validation=there)
             self.assertEqual(len(done.history["val_loss"]), 2)
+            # The validation may have other constants: a numeral is one.
+            h = meshtf.Graph()
+            x, y = h.placeholder("x", "float32", [None, 2]), h.placeholder("y", "float32", [None, 1])
+            keep, w = h.placeholder("keep", "float32", []), h.variable("w", [2, 1], initial=[[1.0], [2.0]])
+            ((x @ w * keep - y) ** 2).mean().named("loss")
+            for own, factor in (({}, 0.5), ({"keep": 1.0}, 1.0)):
+                done = meshtf.train(
+                    h, {**there, "keep": 0.5}, steps=1, batch=64, optimizer="sgd", rate=0.0, validation={**there, **own}
+                )
+                of = lambda factor: np.square(data["x"] @ [[1.0], [2.0]] * factor - data["y"]).mean()
+                losses = [done.history[name][-1] for name in ("loss", "val_loss")]
+                np.testing.assert_allclose(losses, [of(0.5), of(factor)], rtol=1e-5)
             before = os.getcwd()
             os.chdir(folder)
             try:
@@ -219,12 +269,28 @@ class Followers(unittest.TestCase):
         for monitor in ("los", "val_los"):
             with self.subTest(monitor), self.assertRaisesRegex(meshtf.InvalidArgumentError, "there is no "):
                 meshtf.train(g, data, epochs=1, validation=0.25, callbacks=[meshtf.EarlyStopping(monitor)])
+        for validation in (None, 0.0):
+            with self.assertRaisesRegex(meshtf.InvalidArgumentError, "EarlyStopping watches val_loss.*state validation"):
+                meshtf.train(g, data, epochs=1, validation=validation, callbacks=[meshtf.EarlyStopping()])
         with self.assertRaisesRegex(meshtf.InvalidArgumentError, "min"):
             meshtf.EarlyStopping(mode="least")
         with self.assertRaisesRegex(TypeError, "callbacks are functions"):
             meshtf.train(g, data, callbacks=["stop"])
         with self.assertRaisesRegex(meshtf.InvalidArgumentError, '"epoch"'):
             meshtf.train(g, data, record="epochs")
+
+    def test_a_comparison_of_numpy_stops_a_training(self):
+        g, data = line()
+
+        class Low(meshtf.Callback):
+            def on_record(self, step, logs):
+                return np.float64(logs["loss"]) < 1e9
+
+        for stops in (lambda step, logs: np.float64(logs["loss"]) < 1e9, Low()):
+            self.assertEqual(meshtf.train(g, data, steps=10**5, record=10, callbacks=[stops]).how, "stopped")
+        # Nothing else does, such as a number or a list.
+        done = meshtf.train(g, data, steps=20, record=10, callbacks=[lambda step, _: step, lambda *_: np.False_])
+        self.assertEqual(done.how, "done")
 
     def test_a_bar_without_tqdm(self):
         bar = Bar(40)
@@ -237,112 +303,6 @@ class Followers(unittest.TestCase):
         with mock.patch.dict(sys.modules, {"tqdm.auto": None}), contextlib.redirect_stderr(io.StringIO()) as said:
             meshtf.train(g, data, steps=20, progress=True)
         self.assertIn("20/20 steps", said.getvalue())
-
-
-class Columns(unittest.TestCase):
-    """A graph over named columns, and one over a table."""
-
-    def setUp(self):
-        g = meshtf.Graph()
-        a, b = g.placeholder("a", "float32", [None]), g.placeholder("b", "int64", [None])
-        self.sum = (a + b.astype("float32")).named("sum")
-        self.words = g.placeholder("words", "string", [None])
-        self.lengths = g.op("StringLength", self.words, name="lengths")
-        self.table = g.placeholder("table", "float64", [None, None])
-        self.rows = self.table.sum(axis=1).named("rows")
-        self.mesh = meshtf.local()
-        self.session = self.mesh.session(g)
-        self.addCleanup(self.mesh.close)
-
-    def check(self, table, texts, with_nulls, refused):
-        run = self.session.run
-        np.testing.assert_array_equal(run("sum", table), [11, 22, 33])
-        np.testing.assert_array_equal(run("sum", {"a": table["a"], "b": table["b"]}), [11, 22, 33])
-        np.testing.assert_array_equal(run("rows", {"table": table}), [11, 22, 33])
-        np.testing.assert_array_equal(run("lengths", {"words": texts}), [1, 22, 0])
-        np.testing.assert_array_equal(run("sum", {"a": with_nulls, "b": [1, 1, 1]}), [2, np.nan, 4])
-        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "b has 1 nulls: fill them"):
-            run("sum", {"a": [1, 2, 3], "b": refused})
-        for _, value in self.session.run_steps("sum", table, steps=1):
-            np.testing.assert_array_equal(value, [11, 22, 33])
-
-    TEXTS = ["a", "more than twelve bytes", ""]
-
-    def test_pandas(self):
-        need("python-packages", "pandas")
-        import pandas as pd
-
-        table = pd.DataFrame({"a": [1.0, 2, 3], "b": [10, 20, 30]}, index=[7, 8, 9])
-        nulls = pd.array([1, None, 3], dtype="Float64")
-        self.check(table, pd.Series(self.TEXTS), pd.Series(nulls), pd.Series([1, None, 3], dtype="Int64"))
-        whole = table.astype({"a": "Float32", "b": "Int64"})
-        self.check(
-            whole, pd.Series(self.TEXTS, dtype="category"), pd.Series([1, np.nan, 3]), pd.Series([1, None, 3], dtype="Int32")
-        )
-        _, data = line()
-        given = pd.DataFrame({"x": data["x"][:, 0], "y": data["y"][:, 0]})
-        h = meshtf.Graph()
-        x, y = h.placeholder("x", "float32", [None]), h.placeholder("y", "float32", [None])
-        w = h.variable("w", [], initial=0.0)
-        ((x * w - y) ** 2).mean().named("loss")
-        by_table, by_arrays = (meshtf.train(h, one, steps=5) for one in (given, {name: given[name].to_numpy() for name in given}))
-        self.assertEqual(by_table.weights, by_arrays.weights)
-        np.testing.assert_allclose(
-            meshtf.train(h, [given], steps=2).weights["w"], meshtf.train(h, given, batch=64, steps=2).weights["w"]
-        )
-
-    def test_arrow(self):
-        need("python-packages", "pyarrow")
-        import pyarrow as pa
-
-        class Table:
-            """A table that has Arrow's protocol and nothing else that numpy knows."""
-
-            def __init__(self, table):
-                self.table = table
-
-            def __arrow_c_stream__(self, requested_schema=None):
-                return self.table.__arrow_c_stream__(requested_schema)
-
-            def __getitem__(self, name):
-                return self.table[name]
-
-        whole = pa.table({"a": [1.0, 2, 3], "b": [10, 20, 30]})
-        parts = pa.concat_tables([whole.slice(0, 1), whole.slice(1)])
-        nulls, refused = pa.array([1.0, None, 3], pa.float32()), pa.array([1, None, 3])
-        for table in (whole, parts, Table(parts), Table(pa.concat_tables([whole.slice(2), whole]).slice(1))):
-            for texts in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
-                self.check(table, pa.array(self.TEXTS, texts), nulls, refused)
-        batch = whole.to_batches()[0]
-        np.testing.assert_array_equal(self.session.run("sum", batch.slice(1)), [22, 33])
-        encoded = pa.array(self.TEXTS).dictionary_encode()
-        np.testing.assert_array_equal(self.session.run("lengths", {"words": encoded}), [1, 22, 0])
-        pairs = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64(), 2))
-        np.testing.assert_array_equal(self.session.run("rows", {"table": pairs}), [3, 7])
-        bools = pa.array([True, False, True] * 7)[4:]
-        np.testing.assert_array_equal(meshtf._arrays.array_of(bools, "bool", "x"), bools.to_numpy(zero_copy_only=False))
-        for value, part in [
-            (pa.array([[1.0], [2.0, 3.0]]), "the type '.l' of Arrow"),
-            (pa.array([0, 1], pa.timestamp("s")), "the type 'tss:'"),
-            (pa.table({}), "no columns"),
-            (pa.table([[1.0], [2.0]], names=["a", "a"]), "several columns have the name 'a'"),
-        ]:
-            with self.subTest(part), self.assertRaisesRegex(meshtf.InvalidArgumentError, part):
-                self.session.run("rows", {"table": value})
-
-    def test_numbers_of_arrow_are_views(self):
-        need("python-packages", "pyarrow")
-        import pyarrow as pa
-
-        array = pa.array(np.arange(1000.0))
-        view = meshtf._arrays.array_of(array, "float64", "x")
-        self.assertEqual(view.__array_interface__["data"][0], array.buffers()[1].address)
-        before = pa.total_allocated_bytes()
-        for _ in range(50):
-            meshtf._arrays.array_of(pa.chunked_array([np.arange(1e4)]), "float64", "x")
-        self.assertLess(pa.total_allocated_bytes() - before, 200_000)
-        del array
-        self.assertEqual(view.sum(), 999 * 500)
 
 
 if __name__ == "__main__":

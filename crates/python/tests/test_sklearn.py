@@ -1,9 +1,11 @@
 """Estimators of scikit-learn's protocol: its checks, its own perceptron as the oracle, and searches over tasks."""
 
+import concurrent.futures
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import unittest
 import warnings
 from unittest import mock
@@ -23,6 +25,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 from sklearn.model_selection import GridSearchCV, cross_validate  # noqa: E402
 from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
+from meshtf._place import place  # noqa: E402
 from meshtf.sklearn import MLPClassifier, MLPRegressor, on  # noqa: E402
 
 # Its name since joblib 1.3.
@@ -138,9 +141,33 @@ class Oracle(unittest.TestCase):
                 one.partial_fit(x[part], y[part], classes=[0, 1, 2])
         for a, b in zip(mine.coefs_, theirs.coefs_, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
+        # Those of another solver begin anew, as scikit-learn's own optimizer does if it has none.
+        for one in (mine, theirs):
+            one.set_params(solver="sgd")
+        del theirs._optimizer
+        for one in (mine, theirs):
+            one.partial_fit(x, y).partial_fit(x, y)
+        np.testing.assert_allclose(mine.coefs_[0], theirs.coefs_[0], atol=1e-6)
         again = pickle.loads(pickle.dumps(mine)).partial_fit(x, y)
         theirs.partial_fit(x, y)
         np.testing.assert_allclose(again.coefs_[0], theirs.coefs_[0], atol=1e-6)
+
+    def test_parts_continue_a_fit(self):
+        x, y = blobs(3)
+        for solver in ("adam", "sgd"):
+            mine, theirs = (
+                module.MLPClassifier((6,), random_state=2, max_iter=4, solver=solver, learning_rate_init=0.02)
+                for module in (meshtf.sklearn, own)
+            )
+            for one in (mine, theirs):
+                quiet(one, x, y).partial_fit(x[:50], y[:50]).partial_fit(x[50:], y[50:])
+            with self.subTest(solver):
+                np.testing.assert_allclose(mine.coefs_[0], theirs.coefs_[0], atol=1e-6)
+            # A further fit has a new optimizer.
+            for one in (mine, theirs):
+                quiet(one.set_params(warm_start=True), x, y)
+            with self.subTest(solver, warm_start=True):
+                np.testing.assert_allclose(mine.coefs_[0], theirs.coefs_[0], atol=1e-6)
 
     def test_a_warm_start_continues(self):
         x, y = blobs(2)
@@ -174,7 +201,8 @@ class Mistakes(unittest.TestCase):
             ({"max_iter": 2.5}, "a whole number, at least 1"),
             ({"hidden_layer_sizes": (3, 0)}, "hidden_layer_sizes must be > 0"),
             ({"batch_size": 0}, "at least 1"),
-            ({"validation_fraction": 0.001, "early_stopping": True}, ""),
+            ({"validation_fraction": 0.001, "early_stopping": True}, "test_size = 1 should be greater or equal to the number of"),
+            ({"validation_fraction": 1.5, "early_stopping": True}, "validation_fraction .* at least 0, at most 1"),
         ]:
             with self.subTest(options), self.assertRaisesRegex(ValueError, part):
                 MLPClassifier(**{"max_iter": 2, **options}).fit(x, y)
@@ -207,10 +235,31 @@ class Tasks(unittest.TestCase):
         self.assertEqual(quiet(clone(model), x, y).task_, "localhost/0")
         np.testing.assert_array_equal(model.predict(x), inside)
 
+    def test_threads_have_their_own_places(self):
+        with meshtf.local({"worker": 2}) as m:
+            shared, (entered, left) = on(m, "worker/1"), (threading.Barrier(2, timeout=60) for _ in range(2))
+
+            def inner():
+                with shared:
+                    entered.wait()
+                    left.wait()
+                    return place().task
+
+            with concurrent.futures.ThreadPoolExecutor(1) as other:
+                with on(m, "worker/0"):
+                    with shared:
+                        beside = other.submit(inner)
+                        entered.wait()
+                        self.assertEqual(place().task, "worker/1")
+                    self.assertEqual(place().task, "worker/0")
+                    left.wait()
+                    self.assertEqual(beside.result(), "worker/1")
+                self.assertEqual(other.submit(lambda: place().task).result(), "localhost/0")
+
     def search(self, **options):
         grid = {"hidden_layer_sizes": [(3,), (8,)], "alpha": [1e-4, 0.1]}
         model = MLPClassifier(max_iter=15, random_state=1, solver="sgd", learning_rate_init=0.1)
-        return quiet(GridSearchCV(model, grid, cv=3, error_score="raise", **options), *blobs(3))
+        return quiet(GridSearchCV(model, grid, cv=3, **{"error_score": "raise", **options}), *blobs(3))
 
     def test_a_search_has_its_fits_on_several_tasks(self):
         alone = self.search(n_jobs=1)
@@ -229,6 +278,44 @@ class Tasks(unittest.TestCase):
                     if key.endswith("score") and "time" not in key:
                         np.testing.assert_allclose(found.cv_results_[key], values, err_msg=key)
                 np.testing.assert_allclose(found.best_estimator_.coefs_[0], alone.best_estimator_.coefs_[0], atol=1e-9)
+
+    def test_a_search_goes_on_without_a_lost_task(self):
+        alone = self.search(n_jobs=1)
+        with meshtf.local({"worker": 3}, processes=True) as m:
+            # Whether a fit's failure is a score or not, the job is done elsewhere.
+            for lost, options in ((1, {"error_score": np.nan}), (0, {"error_score": "raise"})):
+                names = [f"worker/{i}" for i in range(3)]
+                m._nodes._running[lost].kill()
+                m._nodes._running[lost].wait()
+                with self.subTest(lost), joblib.parallel_backend("meshtf", mesh=m, tasks=names):
+                    found = self.search(**options)
+                for key, values in alone.cv_results_.items():
+                    if key.endswith("score") and "time" not in key:
+                        np.testing.assert_allclose(found.cv_results_[key], values, err_msg=key)
+                # The last fit is on the first task that is left.
+                self.assertEqual(found.best_estimator_.task_, "worker/0" if lost else "worker/2")
+            m._nodes._running[2].kill()
+            m._nodes._running[2].wait()
+            with self.assertRaisesRegex(meshtf.UnavailableError, "each task of the jobs was lost: worker/., worker/."):
+                with joblib.parallel_backend("meshtf", mesh=m, tasks=names[1:]):
+                    self.search()
+
+    def test_a_job_moves_when_its_task_ends(self):
+        with meshtf.local({"worker": 3}, processes=True) as m:
+            ended = []
+
+            def job(i):
+                if i == 0 and not ended:
+                    ended.append(place().task)
+                    node = m._nodes._running[int(ended[0][-1])]
+                    node.kill()
+                    node.wait()
+                return quiet(MLPRegressor((2,), max_iter=2), *blobs(2)).task_
+
+            with CONFIG("meshtf", mesh=m, n_jobs=2):
+                done = joblib.Parallel()(joblib.delayed(job)(i) for i in range(8))
+            # The task that had no job takes the place of the one that ended.
+            self.assertEqual(set(done), {"worker/0", "worker/1", "worker/2"} - set(ended))
 
     def test_jobs_take_the_tasks_that_are_named(self):
         jobs = [joblib.delayed(lambda: quiet(MLPRegressor((2,), max_iter=2), *blobs(2)).task_)() for _ in range(8)]

@@ -1,7 +1,8 @@
 """Conversions of PyTorch's modules, by the values that PyTorch computes."""
 
-import importlib.util
 import unittest
+import warnings
+from unittest import mock
 
 import numpy as np
 from needs import need
@@ -26,6 +27,10 @@ class Two(nn.Module):
 
 
 class Conversions(unittest.TestCase):
+    def by_script(self):
+        """The exporter by TorchScript, as without the package onnxscript."""
+        return mock.patch.object(meshtf.torch, "_has", lambda package: package != "onnxscript")
+
     def same(self, graph, module, feeds, names):
         self.assertEqual((list(graph.inputs), list(graph.outputs)), (list(feeds), names))
         module.eval()
@@ -44,15 +49,39 @@ class Conversions(unittest.TestCase):
         )
         attends = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
         cases = [(dense, (4,)), (images, (3, 8, 8)), (nn.LayerNorm(7), (7,)), (nn.GELU(), (3,))]
-        # The exporter by TorchScript cannot export it.
-        cases += [(attends, (6, 16))] if importlib.util.find_spec("onnxscript") else []
-        for module, example in cases:
-            with self.subTest(type(module).__name__):
+
+        def check(module, example):
+            with self.subTest(type(module).__name__), warnings.catch_warnings():
+                warnings.simplefilter("error")
                 module.train()
                 graph = meshtf.torch.convert(module, {"x": torch.randn(1, *example)}, outputs=["y"])
                 self.assertTrue(module.training)
                 for count in (2, 5):
                     self.same(graph, module, {"x": torch.randn(count, *example)}, ["y"])
+
+        with self.by_script():
+            for module, example in cases:
+                check(module, example)
+        need("torch", "onnxscript")
+        # The exporter by TorchScript cannot export the last one.
+        for module, example in [*cases, (attends, (6, 16))]:
+            check(module, example)
+
+    def test_a_branch_on_a_value_is_said(self):
+        class Branch(nn.Module):
+            def forward(self, x):
+                return x + 1 if x.sum() > 0 else x - 1
+
+        with self.by_script(), self.assertWarnsRegex(torch.jit.TracerWarning, "these examples alone: .*Python boolean") as said:
+            graph = meshtf.torch.convert(Branch(), {"x": torch.ones(1, 2)}, outputs=["y"])
+        self.assertEqual(said.filename, __file__)
+        self.same(graph, Branch(), {"x": torch.ones(3, 2)}, ["y"])
+        with self.by_script(), warnings.catch_warnings(), self.assertRaises(torch.jit.TracerWarning):
+            warnings.simplefilter("error")
+            meshtf.torch.convert(Branch(), torch.ones(1, 2))
+        need("torch", "onnxscript")
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "torch.onnx cannot export the module"):
+            meshtf.torch.convert(Branch(), torch.ones(1, 2))
 
     def test_several_inputs_and_outputs(self):
         module, feeds = Two(), {"input_0": torch.randn(4, 3), "input_1": torch.randn(4, 2)}

@@ -135,6 +135,13 @@ class Training(unittest.TestCase):
             self.assertEqual(kept.weights["w"], best.weights["w"])
         with self.assertRaisesRegex(meshtf.InvalidArgumentError, "state validation"):
             meshtf.train(g, data, restore_best=True)
+        # Variables of each dtype that a state may have.
+        kinds = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split()
+        kept = {kind: g.variable(f"of_{kind}", dtype=kind, initial=np.ones(2, kind), trainable=False) for kind in kinds}
+        best = meshtf.train(g, data, restore_best=True, **options)
+        for kind in kept:
+            np.testing.assert_array_equal(best.weights[f"of_{kind}"], np.ones(2, kind))
+            self.assertEqual(best.weights[f"of_{kind}"].dtype, kind)
         self.assertEqual((w.shape, n.shape), ((), ()))
 
     def test_a_training_continues_from_its_last_state(self):

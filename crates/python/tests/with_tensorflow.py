@@ -62,6 +62,57 @@ class Conversions(unittest.TestCase):
                     graph = meshtf.tf.convert(model)
                 self.same(graph, feeds, dict(zip(names, values, strict=True)))
 
+    def test_outputs_of_layers_with_several(self):
+        layers = keras.layers
+        x = keras.Input((5, 3), name="x")
+        states = keras.Model(x, layers.LSTM(4, return_state=True, name="enc")(x))
+        twice = layers.Dense(2, name="shared")
+        a = keras.Input((3,), name="a")
+        both = keras.Model(a, [twice(a), twice(a * 2), layers.Dense(1, name="shared_1")(a)])
+        for model, given, names in (
+            (states, rows(2, 5, 3), ["enc", "enc_1", "enc_2"]),
+            (both, rows(4, 3), ["shared", "shared_2", "shared_1"]),
+        ):
+            values = [value.numpy() for value in model(given)]
+            self.same(meshtf.tf.convert(model), {model.inputs[0].name: given}, dict(zip(names, values, strict=True)))
+
+    def test_inputs_by_their_names(self):
+        spec = lambda width: tf.TensorSpec([None, width])
+        a, b = rows(3, 2), rows(3, 2)
+        less = tf.function(lambda a, b: a - 2 * b)
+        for given in ({"a": spec(2), "b": spec(2)}, {"b": spec(2), "a": spec(2)}, {"b": b[:1], "a": a[:1]}):
+            self.same(meshtf.tf.convert(less, given), {"a": a, "b": b}, {"output_0": a - 2 * b})
+        for given in ({"a": spec(2)}, {"a": spec(2), "c": spec(2)}):
+            with self.assertRaisesRegex(meshtf.InvalidArgumentError, "TensorFlow cannot trace the function.*'?b'?"):
+                meshtf.tf.convert(less, given)
+        u, v = keras.Input((2,), name="u"), keras.Input((2,), name="v")
+        keyed = keras.Model({"v": v, "u": u}, u - 2 * v)
+        listed = keras.Model([v, u], u - 2 * v)
+
+        class Named(keras.Model):
+            def call(self, u, v, training=False):
+                return u - 2 * v
+
+        class Keyed(keras.Model):
+            def call(self, given, training=False):
+                return given["u"] - 2 * given["v"]
+
+        for model in (keyed, listed, Named(), Keyed()):
+            for given in ({"u": spec(2), "v": spec(2)}, {"v": spec(2), "u": spec(2)}, {"v": b, "u": a}):
+                graph = meshtf.tf.convert(model, given)
+                self.assertEqual(len(graph.outputs), 1)
+                self.same(graph, {"u": a, "v": b}, {next(iter(graph.outputs)): a - 2 * b})
+        self.same(meshtf.tf.convert(listed, [spec(2), spec(2)]), {"u": a, "v": b}, {listed.output_names[0]: a - 2 * b})
+        for model, given, part in (
+            (keyed, {"u": spec(2)}, "has the inputs .*; stated are u"),
+            (keyed, {"u": spec(2), "w": spec(2)}, "stated are u, w"),
+            (listed, {"u": spec(2), "w": spec(2)}, "inputs v, u; stated are u, w"),
+            (keyed, [spec(2), spec(2)], "takes a dict of the inputs"),
+            (listed, [spec(2)], "takes 2 inputs, v, u; stated is a list of 1"),
+        ):
+            with self.subTest(part), self.assertRaisesRegex(meshtf.InvalidArgumentError, part):
+                meshtf.tf.convert(model, given)
+
     def test_a_model_of_its_own_class(self):
         class Own(keras.Model):
             def __init__(self):
@@ -106,12 +157,15 @@ class Conversions(unittest.TestCase):
             session.run(v1.global_variables_initializer())
             session.run(w.assign(w * 2))
             weights = session.run(w)
+            parts = tf.split(x, 2, axis=1, name="parts")
         given = rows(3, 4)
         expected = session.run(y, {x: given})
         for inputs, outputs, names in ((x, "y", "xy"), (["x"], [y], "xy"), ({"in": "x:0"}, {"out": y}, ("in", "out"))):
             frozen = meshtf.tf.convert(graph, inputs, outputs=outputs, session=session)
             self.assertEqual(frozen.variables, [])
             self.same(frozen, {names[0]: given}, {names[1]: expected})
+        halves = meshtf.tf.convert(graph, x, outputs=["parts:0", parts[1]])
+        self.same(halves, {"x": given}, {"parts": given[:, :2], "parts_1": given[:, 2:]})
         # As it is, with its variables.
         whole = meshtf.tf.convert(graph)
         with meshtf.local(whole) as m, m.session(whole, weights={"w": weights}) as s:
@@ -133,6 +187,8 @@ class Conversions(unittest.TestCase):
             meshtf.tf.convert(boxes, tf.TensorSpec(None))
         with self.assertRaisesRegex(TypeError, "expected a tf.Graph"):
             meshtf.tf.convert(lambda x: x)
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "inputs are tf.TensorSpec, or examples, not {'x'"):
+            meshtf.tf.convert(boxes, [{"x": tf.TensorSpec(None)}])
         with self.assertRaisesRegex(TypeError, "of its own"):
             meshtf.tf.convert(boxes, outputs="y")
 
