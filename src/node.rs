@@ -388,16 +388,18 @@ impl Node {
         inquire::cache(&self.host.client, &self.master(target)?).await
     }
 
-    /// Begins a run on the node of `target`, which continues without this participant.
+    /// Begins a run on the node of `target`, which continues without this participant. If that has it already, it is not begun
+    /// again.
     ///
     /// # Errors
-    /// Those of a session and of its plan; ResourceExhausted if too many such runs are under way there; and as [`Node::status`].
+    /// Those of a session and of its plan; ResourceExhausted if too many such runs are under way there; Cancelled if somebody
+    /// ended it meanwhile; and as [`Node::status`].
     ///
     /// # Cancellation
-    /// If the future is dropped after its first poll, the run may begin nonetheless.
+    /// If the future is dropped after its first poll, the run may begin nonetheless: [`Node::stop_run`] ends it.
     #[doc(hidden)]
-    pub async fn launch(&self, target: Option<&Task>, run: NewRun<'_>) -> Result<DetachedStatus> {
-        runs::launch(&self.host.client, &self.master(target)?, run).await
+    pub async fn launch(&self, target: Option<&Task>, run: SessionId, of: NewRun<'_>) -> Result<DetachedStatus> {
+        runs::launch(&self.host.client, &self.master(target)?, run, of).await
     }
 
     /// The detached runs of the node of `target`, the newest first.

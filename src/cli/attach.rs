@@ -1,18 +1,18 @@
 //! `meshtf attach`: follows a detached run to its end.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use meshtf::node::Node;
 use meshtf::protocol::detached::{DetachedState, Followed, Line, LineKind};
 use meshtf_tensor::Tensor;
-use meshtf_tensor::failure::{Code, Failure, counted};
+use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
 use super::bar::bar;
-use super::detached::{Found, anywhere, find, short_id, standing};
+use super::detached::{Found, elsewhere, find, patiently, short_id, standing};
 use super::output::Lines;
 use super::paint::mention;
 use super::reach::AskArgs;
@@ -22,14 +22,15 @@ use super::{Exit, Outcome, Trouble, output};
 
 /// The interval of the requests for new lines.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// How long another node has to continue the run of one that is lost.
-const CONTINUED_WITHIN: Duration = Duration::from_secs(15);
+/// The remedy for a run whose variables have no value.
+const FIRST_VALUES: &str = "; `meshtf submit` gives the variables values before the steps: --init the initial ones, --weights \
+                            PATH those of a training";
 
 /// Follow a detached run to its end
 ///
 /// Prints the lines that the run's node has kept, and then each new one, as `meshtf submit` does: with --every the values of
 /// every K-th step, notices on stderr, and at the end the values of the last step. The exit code is that of the run. Ctrl-C
-/// leaves the run as it is. A run is named by the beginning of its digits, or `last`.
+/// or SIGTERM leaves the run as it is. A run is named by the beginning of its digits, or `last`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,8 +40,9 @@ Examples:
   run=$(meshtf submit train.json --run train --steps 1000000 --detach)
   meshtf attach $run
 
-Exit codes: 0 if all steps are done, that of the failure if one failed, 143 if
-somebody ended it (`meshtf stop`), 130 if Ctrl-C left it as it is.")]
+Exit codes: 0 if all steps are done, that of the failure if one failed, 2 if its
+last values are not kept any more, 4 if its node is lost, 143 if somebody ended
+it (`meshtf stop`), 130 if Ctrl-C or SIGTERM left it as it is.")]
 pub struct Args {
     /// Name of the run, or its beginning; `last` is the newest
     #[arg(value_name = "RUN")]
@@ -57,20 +59,18 @@ pub struct Args {
 
 pub(super) async fn attach(args: Args) -> Outcome {
     let mut signals = Signals::listen()?;
-    args.by
-        .ask(&[], async |node: &Node| {
-            let work = async {
-                let found = find(node, &args.run).await?;
-                Following::new(&args, found).follow(node).await
-            };
-            tokio::select! {
-                outcome = work => outcome,
-                Request { exit, signal } = signals.next() => {
-                    Err(Trouble::new(exit, format!("left by {signal}; run {} is as it was", args.run)))
-                }
-            }
-        })
-        .await
+    let followed = args.by.ask(&[], async |node: &Node| {
+        let found = find(node, &args.run).await?;
+        Following::new(&args, found).follow(node).await
+    });
+    tokio::select! {
+        outcome = followed => outcome,
+        Request { exit, signal } = signals.next() => {
+            // That of SIGTERM is the exit code of a run that somebody has ended.
+            let exit = if exit == Exit::Terminated { Exit::Interrupted } else { exit };
+            Err(Trouble::new(exit, format!("left by {signal}; run {} is as it was", args.run)))
+        }
+    }
 }
 
 /// The state of the output of a run.
@@ -107,10 +107,11 @@ impl Following<'_> {
             ));
         }
         loop {
-            let (followed, tensors) = match node.follow(&self.found.task, run, self.after).await {
+            let told = patiently(async || node.follow(&self.found.task, run, self.after).await).await;
+            let (followed, tensors) = match told {
                 Ok(told) => told,
                 Err(failure) => {
-                    self.continued(node, failure).await?;
+                    (self.found, self.after) = (elsewhere(node, run, failure).await?, 0);
                     continue;
                 }
             };
@@ -123,6 +124,10 @@ impl Following<'_> {
             for line in &followed.lines {
                 self.show(line, &followed.fetches, &mut tensors);
             }
+            if let Some(trouble) = self.lines.ended() {
+                self.progress.finish_and_clear();
+                return Err(trouble);
+            }
             match () {
                 () if followed.has_more => {}
                 () if followed.status.state.is_over() => {
@@ -132,23 +137,6 @@ impl Following<'_> {
                 () => tokio::time::sleep(ASK_EVERY).await,
             }
         }
-    }
-
-    /// The node of the run is lost, or has another process: another node may continue the run.
-    async fn continued(&mut self, node: &Node, failure: Failure) -> Result<(), Trouble> {
-        if !matches!(failure.code, Code::Unavailable | Code::NotFound) {
-            return Err(failure.into());
-        }
-        let began = Instant::now();
-        while began.elapsed() < CONTINUED_WITHIN {
-            tokio::time::sleep(ASK_EVERY).await;
-            if let Some(found) = anywhere(node, self.found.status.run).await {
-                (self.found, self.after) = (found, 0);
-                return Ok(());
-            }
-        }
-        let within = CONTINUED_WITHIN.as_secs();
-        Err(Trouble::from(failure).with_hint(&format!("; no other node continued the run within {within} s")))
     }
 
     fn show(&mut self, line: &Line, fetches: &[String], tensors: &mut impl Iterator<Item = Tensor>) {
@@ -187,21 +175,28 @@ impl Following<'_> {
 
     /// The values of the last step, and the end of the run.
     fn end(mut self, followed: &Followed, values: &[Tensor]) -> Outcome {
-        let Followed { status, fetches, last, .. } = followed;
+        let Followed { status, fetches, last, unkept, .. } = followed;
         let is_done = status.state == DetachedState::Done;
         match last {
             Some(_) if matches!(status.state, DetachedState::Failed(_)) || values.is_empty() => {}
+            // It was a line already.
+            Some(step) if *step <= self.printed => {}
             Some(step) if self.has_steps || !is_done || self.args.json => self.show_step(*step, fetches, values),
             Some(_) => self.lines.line(&output::values_text(fetches, values)),
-            None => status.notice.iter().for_each(mention),
+            None if is_done => {}
+            None => unkept.iter().for_each(mention),
         }
         let id = short_id(status.run);
-        match &status.state {
-            DetachedState::Failed(failure) => Err(failure.clone().into()),
-            DetachedState::Stopped { by } => {
+        match (&status.state, unkept) {
+            (DetachedState::Failed(failure), _) => {
+                let trouble = Trouble::from(failure.clone());
+                Err(if trouble.is_uninitialized() { trouble.with_hint(FIRST_VALUES) } else { trouble })
+            }
+            (DetachedState::Stopped { by }, _) => {
                 let (by, step, of) = (short_peer(by.as_str()), status.step, status.of);
                 Err(Trouble::new(Exit::Terminated, format!("run {id} was ended by {by} after {step} of {of} steps")))
             }
+            (_, Some(why)) => Err(Trouble::input(format!("run {id} is done, and {why}"))),
             _ => self.lines.result().map(|()| Exit::Ok),
         }
     }

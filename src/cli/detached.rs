@@ -1,6 +1,6 @@
 //! The detached runs of a mesh: which nodes have them, and the one that a word names.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshtf::Client;
 use meshtf::mesh::{MeshKey, home};
@@ -11,10 +11,10 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, counted};
 use serde_json::{Value, json};
 
-use super::Trouble;
-use super::paint::{Tone, complain};
+use super::paint::{Tone, warn};
 use super::reach::MeshArgs;
 use super::table::{TableRow, duration, number, per_second, short_peer};
+use super::{Exit, Trouble};
 
 /// How long a node may take to list its runs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -22,9 +22,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const WITHIN: Duration = Duration::from_millis(950);
 const FOUND_WITHIN: Duration = Duration::from_millis(650);
 const ALL_WITHIN: Duration = Duration::from_millis(150);
-/// Digits of a run's name that are shown.
+/// The interval of requests to a node that answers too many others, and how long it may be that busy.
+const ASKS_AGAIN: Duration = Duration::from_millis(200);
+const BUSY_FOR: Duration = Duration::from_secs(15);
+/// How long another node has to continue the run of one that is lost.
+const CONTINUED_WITHIN: Duration = Duration::from_secs(15);
+/// Digits of a run's name that are shown, and that name it even where not all runs are known.
 const SHOWN_DIGITS: usize = 8;
-/// Most runs that a message names.
+/// Most runs, and most nodes, that a message names.
 const MOST_NAMED: usize = 8;
 
 /// A run and its node.
@@ -41,17 +46,37 @@ pub(super) fn short_id(run: SessionId) -> String {
     digits
 }
 
-/// The runs of all nodes, those that began last first. A node that does not answer is reported.
-pub(super) async fn all(node: &Node) -> Vec<Found> {
-    let mut found = Vec::new();
-    for (task, list) in lists(node).await {
+/// The runs of all nodes, those that began last first.
+pub(super) struct Listed {
+    pub runs: Vec<Found>,
+    /// A clause for each node that did not list its own.
+    silent: Vec<String>,
+}
+
+async fn all(node: &Node, limit: Duration) -> Listed {
+    let mut runs = Vec::new();
+    let mut silent: Vec<String> = node.mesh().beyond().iter().map(|one| one.unasked()).collect();
+    for (task, list) in lists(node, limit).await {
         match list {
-            Ok(list) => found.extend(list.into_iter().map(|status| Found { task: task.clone(), status })),
-            Err(failure) => complain(Trouble::from(failure)),
+            Ok(list) => runs.extend(list.into_iter().map(|status| Found { task: task.clone(), status })),
+            Err(failure) => silent.push(failure.to_string()),
         }
     }
-    found.sort_by_key(|one| one.status.age_ms);
-    each_once(found)
+    runs.sort_by_key(|one| one.status.age_ms);
+    Listed { runs: each_once(runs), silent }
+}
+
+/// Asks again while the node answers too many others.
+pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Err(failure) if failure.code == Code::ResourceExhausted && began.elapsed() < BUSY_FOR => {
+                tokio::time::sleep(ASKS_AGAIN).await;
+            }
+            told => return told,
+        }
+    }
 }
 
 /// Each run once: a node that was cut off may still list one that another has continued.
@@ -67,9 +92,27 @@ fn each_once(found: Vec<Found>) -> Vec<Found> {
     once
 }
 
+/// The run after its node failed: if that is lost, or has another process, another node may continue the run.
+pub(super) async fn elsewhere(node: &Node, run: SessionId, failure: Failure) -> Result<Found, Trouble> {
+    if !matches!(failure.code, Code::Unavailable | Code::NotFound) {
+        return Err(failure.into());
+    }
+    let began = Instant::now();
+    while began.elapsed() < CONTINUED_WITHIN {
+        tokio::time::sleep(ASKS_AGAIN).await;
+        if let Some(found) = anywhere(node, run).await {
+            return Ok(found);
+        }
+    }
+    let within = CONTINUED_WITHIN.as_secs();
+    let mut trouble = Trouble::from(failure).with_hint(&format!("; no other node continued the run within {within} s"));
+    trouble.exit = Exit::Mesh;
+    Err(trouble)
+}
+
 /// The run of that name, on whichever node it is by now. Nodes that do not answer do not have it.
-pub(super) async fn anywhere(node: &Node, run: SessionId) -> Option<Found> {
-    let all = lists(node).await.into_iter().filter_map(|(task, list)| {
+async fn anywhere(node: &Node, run: SessionId) -> Option<Found> {
+    let all = lists(node, ANSWER_LIMIT).await.into_iter().filter_map(|(task, list)| {
         let status = list.ok()?.into_iter().find(|one| one.run == run)?;
         Some(Found { task, status })
     });
@@ -77,50 +120,71 @@ pub(super) async fn anywhere(node: &Node, run: SessionId) -> Option<Found> {
 }
 
 /// The runs of each node, or why it does not list them.
-async fn lists(node: &Node) -> Vec<(Task, Result<Vec<DetachedStatus>, Failure>)> {
+async fn lists(node: &Node, limit: Duration) -> Vec<(Task, Result<Vec<DetachedStatus>, Failure>)> {
     let cluster = node.cluster();
     let asked = cluster.tasks().map(async |task| {
-        let late = || format!("{} does not answer within {} s", task.short(), ANSWER_LIMIT.as_secs());
-        let answer = tokio::time::timeout(ANSWER_LIMIT, node.detached(task)).await;
+        let seconds = (limit.as_secs_f64() * 10.0).round() / 10.0;
+        let late = || format!("{} did not list its detached runs within {seconds} s", task.short());
+        let list = patiently(async || node.detached(task).await);
+        let answer = tokio::time::timeout(limit, list).await;
         (task.clone(), answer.unwrap_or_else(|_| Err(Failure::new(Code::DeadlineExceeded, late()))))
     });
     futures::future::join_all(asked).await
 }
 
-/// The runs of the mesh, as far as its nodes are found at once. Without a key of the mesh, nobody is looked for.
+/// The runs of the mesh, as far as its nodes are found at once; a node that does not list its own is reported. Without a key of
+/// the mesh, nobody is looked for.
 pub(super) async fn at_hand(mesh: &MeshArgs) -> Vec<Found> {
     let has_key = || home().is_ok_and(|home| MeshKey::load(&home, &mesh.mesh).is_ok());
     if !mesh.open && !has_key() {
         return Vec::new();
     }
     let Ok(node) = Node::start(mesh.client()).await else { return Vec::new() };
-    let find = async {
-        if !node.wait_for(&[], FOUND_WITHIN).await {
-            return Vec::new();
-        }
+    let began = Instant::now();
+    let mut runs = Vec::new();
+    if node.wait_for(&[], FOUND_WITHIN).await {
         node.wait_for_all(ALL_WITHIN).await;
-        all(&node).await
-    };
-    let found = tokio::time::timeout(WITHIN, find).await.unwrap_or_default();
+        let listed = all(&node, WITHIN.saturating_sub(began.elapsed())).await;
+        listed.silent.iter().for_each(warn);
+        runs = listed.runs;
+    }
     node.close().await;
-    found
+    runs
 }
 
 /// The run that a word names: the beginning of its digits, or `last`.
 pub(super) async fn find(node: &Node, named: &str) -> Result<Found, Trouble> {
-    named_in(all(node).await, named)
+    if !is_sure(named) {
+        node.wait_for_all(ANSWER_LIMIT).await;
+    }
+    named_in(all(node, ANSWER_LIMIT).await, named)
 }
 
-fn named_in(mut runs: Vec<Found>, named: &str) -> Result<Found, Trouble> {
-    if named != "last" {
+/// Whether a word names no other run, whatever the nodes have that did not answer: digits as they are shown.
+fn is_sure(named: &str) -> bool {
+    named != "last" && named.len() >= SHOWN_DIGITS
+}
+
+fn named_in(Listed { mut runs, silent }: Listed, named: &str) -> Result<Found, Trouble> {
+    let is_last = named == "last";
+    if is_last {
+        runs.truncate(1);
+    } else {
         let digits = named.to_ascii_lowercase();
         runs.retain(|one| !digits.is_empty() && one.status.run.to_string().starts_with(&digits));
-    } else {
-        runs.truncate(1);
     }
+    let nodes = silent[..silent.len().min(MOST_NAMED)].join("; ");
     match &runs[..] {
-        [one] => Ok(one.clone()),
-        [] if named == "last" => Err(Trouble::input("no node of the mesh has a detached run")),
+        [one] if silent.is_empty() || is_sure(named) => Ok(one.clone()),
+        [_] => {
+            let why = format!("{named} may be another run than it seems, since not all are known: {nodes}");
+            Err(Trouble::mesh(format!("{why}; name the run by {SHOWN_DIGITS} digits at least")))
+        }
+        [] if !silent.is_empty() => {
+            let which = if is_last { String::new() } else { format!(" {named}") };
+            Err(Trouble::mesh(format!("no node that answers has a detached run{which}, and not all answer: {nodes}")))
+        }
+        [] if is_last => Err(Trouble::input("no node of the mesh has a detached run")),
         [] => Err(Trouble::input(format!("no node of the mesh has a detached run {named}; `meshtf runs` lists them"))),
         several => {
             let ids: Vec<String> = several.iter().take(MOST_NAMED).map(|one| one.status.run.to_string()).collect();
@@ -226,14 +290,24 @@ mod tests {
     #[test]
     fn a_run_is_named_by_the_beginning_of_its_digits_or_as_the_last() {
         let runs = vec![found(0x3f09_0000_0000_0001, 5), found(0x3f10_0000_0000_0002, 70_000)];
-        let id = |named: &str| named_in(runs.clone(), named).map(|one| one.status.run.0).map_err(|why| why.to_string());
+        let all =
+            |silent: &[&str]| Listed { runs: runs.clone(), silent: silent.iter().map(|&one| one.to_owned()).collect() };
+        let id = |named: &str| named_in(all(&[]), named).map(|one| one.status.run.0).map_err(|why| why.to_string());
         assert_eq!(id("3F09"), Ok(0x3f09_0000_0000_0001));
         assert_eq!(id("3f100000"), Ok(0x3f10_0000_0000_0002));
         assert_eq!(id("last"), Ok(0x3f09_0000_0000_0001));
         assert!(id("3f").unwrap_err().contains("beginning of several runs: 3f09000000000001, 3f10000000000002"));
         assert!(id("a").unwrap_err().contains("no node of the mesh has a detached run a;"));
         assert!(id("").is_err());
-        assert!(named_in(Vec::new(), "last").is_err());
+        assert!(named_in(Listed { runs: Vec::new(), silent: Vec::new() }, "last").is_err());
+        // Where a node does not answer, only as many digits as are shown name a run.
+        let id = |named: &str| named_in(all(&["worker/1 is slow"]), named).map(|one| one.status.run.0);
+        assert_eq!(id("3f100000").ok(), Some(0x3f10_0000_0000_0002));
+        for named in ["last", "3f10", "a", "3f101111"] {
+            let why = id(named).unwrap_err();
+            assert_eq!(why.exit, Exit::Mesh, "{named}");
+            assert!(why.to_string().contains("worker/1 is slow"), "{why}");
+        }
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Lines {
         }
     }
 
+    /// The error that ended the output, for work that is of no use without it.
+    pub fn ended(&mut self) -> Option<Trouble> {
+        self.ended.take()
+    }
+
     /// The result of the output after the work: the error that ended it, unless its reader closed it.
     pub fn result(self) -> Result<(), Trouble> {
         match self.ended {

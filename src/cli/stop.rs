@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use meshtf::node::Node;
 
-use super::detached::{Found, find, short_id};
+use super::detached::{Found, elsewhere, find, patiently, short_id};
 use super::paint::mention;
 use super::reach::AskArgs;
-use super::{Exit, Outcome, output};
+use super::{Exit, Outcome, Trouble, output};
 
 /// The interval of the looks for the end of a run.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
@@ -43,20 +43,27 @@ pub(super) async fn stop(args: Args) -> Outcome {
                 found.push(find(node, run).await?);
             }
             for one in &found {
-                let (id, run) = (short_id(one.status.run), one.status.run);
+                let id = short_id(one.status.run);
                 if one.status.state.is_over() {
                     mention(format_args!("run {id} is over already: {}", one.status.state.name()));
                 } else {
-                    let mut status = node.stop_run(&one.task, run, args.at_once).await?;
-                    while !status.state.is_over() {
-                        tokio::time::sleep(LOOKS_EVERY).await;
-                        // No line has that number: only the status is of interest.
-                        status = node.follow(&one.task, run, u64::MAX).await?.0.status;
-                    }
+                    end(node, one, args.at_once).await?;
                 }
                 output::line(&id)?;
             }
             Ok(Exit::Ok)
         })
         .await
+}
+
+/// Ends a run. A node that is asked again answers with the state of the run, and one that continues it meanwhile learns of it.
+async fn end(node: &Node, found: &Found, at_once: bool) -> Result<(), Trouble> {
+    let (mut task, run) = (found.task.clone(), found.status.run);
+    loop {
+        match patiently(async || node.stop_run(&task, run, at_once).await).await {
+            Ok(status) if status.state.is_over() => return Ok(()),
+            Ok(_) => tokio::time::sleep(LOOKS_EVERY).await,
+            Err(failure) => task = elsewhere(node, run, failure).await?.task,
+        }
+    }
 }

@@ -37,6 +37,7 @@ use super::table::{number, per_second};
 use super::written::Destination;
 use super::{Exit, Outcome, Trouble, complete, output, trace};
 use begin::Begin;
+use detach::Launching;
 
 /// Run a graph on the nodes that are up
 ///
@@ -174,13 +175,17 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     let kept = "the variables keep their values on their tasks";
     let outcome = match args.detach {
         true => {
+            let launching = Launching::default();
             let work = async {
                 tokio::select! {
-                    outcome = args.steps.detach(&reached, &job) => outcome,
+                    outcome = args.steps.detach(&reached, &job, &launching) => outcome,
                     trouble = interrupted() => Err(trouble),
                 }
             };
-            deadline.within(work).await.map_err(|trouble| job.explained(trouble))
+            match deadline.within(work).await {
+                Ok(exit) => Ok(exit),
+                Err(trouble) => Err(job.explained(launching.give_up(&reached, trouble).await)),
+            }
         }
         false => args.steps.run(&reached, &job, Kind::Submit, deadline, kept).await,
     };

@@ -3,10 +3,12 @@
 
 mod entry;
 mod heirs;
+mod kept;
+mod parts;
 mod tail;
 
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::time::{Duration, Instant};
 
 use meshtf_graph::Graph;
 use meshtf_graph::plan::Mode;
@@ -20,13 +22,15 @@ use self::entry::{Entry, Steps, Whole};
 use self::heirs::Heirloom;
 use crate::mesh::Mesh;
 use crate::protocol::Peer;
-use crate::protocol::detached::{
-    AskDetached, DetachedStatus, KEPT_SECONDS, Launch, MAX_ENDED, MAX_RUNNING, MAX_VALUE_BYTES, ToldDetached,
-};
+use crate::protocol::detached::{AskDetached, DetachedStatus, Launch, MAX_STARTING, ToldDetached};
+use crate::protocol::status::shorten;
 use crate::runtime::detached::Detached;
 use crate::runtime::master::Master;
 use crate::runtime::requests::Requests;
 use crate::session::Session;
+
+/// How long the session of a run may take to open and its steps to be planned: its graph may come with gigabytes of constants.
+const STARTS_WITHIN: Duration = Duration::from_secs(600);
 
 /// The detached runs of a node.
 pub(super) struct DetachedRuns {
@@ -37,6 +41,8 @@ pub(super) struct DetachedRuns {
     handle: Handle,
     /// The oldest first.
     entries: Mutex<Vec<Arc<Entry>>>,
+    /// The runs that start now: each has a thread that waits.
+    starting: Mutex<usize>,
     /// The runs of other nodes that this one is to continue.
     heirlooms: Mutex<Vec<Heirloom>>,
     /// The heirs are looked after.
@@ -48,7 +54,7 @@ impl Detached for DetachedRuns {
         self.sweep();
         let of_status = |status: DetachedStatus| Ok((ToldDetached::Status(Box::new(status)), Vec::new()));
         match ask {
-            AskDetached::Launch(launch) => of_status(self.launch(from, *launch, tensors)?),
+            AskDetached::Launch { run, launch } => of_status(self.launch(from, run, *launch, tensors)?),
             AskDetached::List => {
                 let list = lock(&self.entries).iter().rev().map(|entry| entry.status()).collect();
                 Ok((ToldDetached::List(list), Vec::new()))
@@ -85,6 +91,7 @@ impl DetachedRuns {
             requests,
             handle,
             entries: Mutex::default(),
+            starting: Mutex::default(),
             heirlooms: Mutex::default(),
             is_kept: Mutex::default(),
         })
@@ -95,35 +102,67 @@ impl DetachedRuns {
         found.ok_or_else(|| Failure::new(Code::NotFound, format!("run {run} is not on this node, or not any more")))
     }
 
-    fn has_room(&self) -> Result<()> {
-        let running = lock(&self.entries).iter().filter(|entry| entry.ended().is_none()).count();
-        match running {
-            MAX_RUNNING.. => {
-                let why = format!("{MAX_RUNNING} detached runs are under way on this node, which is the limit");
-                Err(Failure::new(Code::ResourceExhausted, why))
-            }
-            _ => Ok(()),
+    /// Opens the session of a run and has it planned, so that most errors are those of the launch. Then its steps begin. A run
+    /// that is here already is not begun again.
+    fn launch(&self, by: &Peer, run: SessionId, launch: Launch, tensors: Vec<Tensor>) -> Result<DetachedStatus> {
+        if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
+            return known.status_for(by);
         }
-    }
-
-    /// Opens the session of a run and has it planned, so that most errors are those of the launch. Then its steps begin.
-    fn launch(&self, by: &Peer, launch: Launch, tensors: Vec<Tensor>) -> Result<DetachedStatus> {
-        self.has_room()?;
         let mut whole = Whole::of(launch, tensors)?;
         // Another master would place nodes that name no task elsewhere.
         let own = self.master.upgrade().map(|master| master.task().clone());
         whole.options.default_task = whole.options.default_task.take().or(own);
-        let run = SessionId(crate::random::u64());
-        let session = self.handle.block_on(async {
-            let session = self.open(run, &whole).await?;
-            session.make_ready(&whole.steps.signature).await?;
-            Ok::<Session, Failure>(session)
-        })?;
+        let _start = Start::of(&self.starting)?;
         let entry = Arc::new(Entry::new(run, by.clone(), whole, (Duration::ZERO, 0)));
-        let status = entry.status();
-        self.begin(Arc::clone(&entry));
-        self.handle.spawn(self.made(entry, session));
-        Ok(status)
+        {
+            let mut entries = lock(&self.entries);
+            if let Some(known) = entries.iter().find(|entry| entry.run == run) {
+                return known.status_for(by);
+            }
+            kept::has_room(&entries)?;
+            entries.push(Arc::clone(&entry));
+        }
+        match self.start(&entry) {
+            Ok(session) => {
+                let status = entry.status();
+                self.keep_heirs();
+                self.handle.spawn(self.made(entry, session));
+                Ok(status)
+            }
+            Err(failure) => {
+                // One that was ended is listed as such.
+                if !entry.ends_unstarted(&failure) {
+                    lock(&self.entries).retain(|one| !Arc::ptr_eq(one, &entry));
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// The session of a run, whose steps are planned. Waits on this thread, though not longer than the node lives.
+    fn start(&self, entry: &Arc<Entry>) -> Result<Session> {
+        let closing = || Failure::new(Code::Unavailable, "this node is closing");
+        let whole = entry.whole().ok_or_else(closing)?;
+        let (opened, entry) = (self.open(entry.run, Arc::clone(&whole)), Arc::clone(entry));
+        let (sender, receiver) = mpsc::channel();
+        let work = self.handle.spawn(async move {
+            let ready = async {
+                let session = opened.await?;
+                session.make_ready(&whole.steps.signature).await?;
+                Ok(session)
+            };
+            // Nobody waits any more if it took too long: the session is closed.
+            let _late = sender.send(entry.start(ready).await);
+        });
+        match receiver.recv_timeout(STARTS_WITHIN) {
+            Ok(started) => started,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(closing()),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                work.abort();
+                let within = STARTS_WITHIN.as_secs();
+                Err(Failure::new(Code::DeadlineExceeded, format!("the steps were not planned within {within} s")))
+            }
+        }
     }
 
     /// Makes the steps of a run. Its heir learns at once that it is over, or it might continue it.
@@ -131,7 +170,13 @@ impl DetachedRuns {
         let me = self.me.clone();
         async move {
             entry.work(session).await;
-            me.upgrade().into_iter().for_each(|runs| runs.look_at_own());
+            if let Some(runs) = me.upgrade() {
+                runs.look_at_own();
+                runs.sweep();
+            }
+            // Then its values make room for those of others.
+            tokio::time::sleep(kept::GRACE).await;
+            me.upgrade().into_iter().for_each(|runs| runs.sweep());
         }
     }
 
@@ -140,32 +185,36 @@ impl DetachedRuns {
         self.keep_heirs();
     }
 
-    async fn open(&self, run: SessionId, of: &Whole) -> Result<Session> {
-        let own = self.mesh.peer().clone();
-        Session::open_as(run, Arc::clone(&self.requests), own, &of.graph, of.options.clone()).await
+    fn open(&self, run: SessionId, of: Arc<Whole>) -> impl Future<Output = Result<Session>> + Send + use<> {
+        let (own, requests) = (self.mesh.peer().clone(), Arc::clone(&self.requests));
+        async move { Session::open_as(run, requests, own, &of.graph, of.options.clone()).await }
     }
 
-    /// Forgets the runs that ended a day ago, and the oldest beyond the limits.
     fn sweep(&self) {
-        let mut entries = lock(&self.entries);
-        let is_old = |entry: &Arc<Entry>| {
-            entry.ended().is_some_and(|ended| ended.elapsed() >= Duration::from_secs(KEPT_SECONDS))
-        };
-        entries.retain(|entry| !is_old(entry));
-        let ended = entries.iter().filter(|entry| entry.ended().is_some()).count();
-        let mut over = ended.saturating_sub(MAX_ENDED);
-        entries.retain(|entry| {
-            let goes = over > 0 && entry.ended().is_some();
-            over -= usize::from(goes);
-            !goes
-        });
-        let mut bytes = 0usize;
-        for entry in entries.iter().rev().filter(|entry| entry.ended().is_some()) {
-            bytes = bytes.saturating_add(entry.value_bytes());
-            if bytes > MAX_VALUE_BYTES {
-                entry.forget_values();
-            }
+        kept::sweep(&mut lock(&self.entries), Instant::now());
+    }
+}
+
+/// One of the runs that start now.
+struct Start<'a>(&'a Mutex<usize>);
+
+impl Start<'_> {
+    /// # Errors
+    /// ResourceExhausted if too many start.
+    fn of(starting: &Mutex<usize>) -> Result<Start<'_>> {
+        let mut count = lock(starting);
+        if *count >= MAX_STARTING {
+            let why = format!("{MAX_STARTING} detached runs are starting on this node, which is the limit; try again");
+            return Err(Failure::new(Code::ResourceExhausted, why));
         }
+        *count += 1;
+        Ok(Start(starting))
+    }
+}
+
+impl Drop for Start<'_> {
+    fn drop(&mut self) {
+        *lock(self.0) -= 1;
     }
 }
 
@@ -181,7 +230,7 @@ impl Whole {
     /// # Errors
     /// InvalidArgument if it has no step, feeds are missing, or the graph is wrong.
     fn of(launch: Launch, mut tensors: Vec<Tensor>) -> Result<Whole> {
-        let Launch { title, graph: mut nodes, constants, options, signature, steps: count, every } = launch;
+        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every } = launch;
         if count == 0 {
             return Err(Failure::invalid("a run has one step at least"));
         }
@@ -192,9 +241,13 @@ impl Whole {
             let feeds = counted(signature.feeds.len(), "feed");
             return Err(Failure::invalid(format!("{feeds}, but {} values", tensors.len())));
         }
+        shorten(&mut title);
         let rest = tensors.split_off(signature.feeds.len());
         constants.put_back(&mut [&mut nodes[..]], rest, |_| None)?;
         let steps = Steps { signature, feeds: tensors, count, every };
         Ok(Whole { title, graph: Graph::new(nodes)?, options, steps })
     }
 }
+
+#[cfg(test)]
+mod tests;

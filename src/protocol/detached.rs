@@ -10,11 +10,13 @@ use meshtf_tensor::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::look::Fetched;
-use super::status::shorten;
+use super::status::{shorten, shorten_to};
 use super::{Constants, Peer, SessionId, SessionOptions};
 
 /// Most detached runs of one node that are under way.
 pub const MAX_RUNNING: usize = 64;
+/// Most detached runs of one node that start at a time: half of the inquiries that it answers at a time.
+pub const MAX_STARTING: usize = 8;
 /// Most runs of other nodes that a node is to continue.
 pub const MAX_INHERITED: usize = 64;
 /// Most that have ended and are kept, for this time at most.
@@ -25,7 +27,7 @@ pub const KEPT_SECONDS: u64 = 24 * 60 * 60;
 pub const MAX_LINES: usize = 1024;
 /// See [`MAX_LINES`].
 pub const MAX_LINE_BYTES: usize = 4 << 20;
-/// Most bytes of the last values of one run, and of all runs of a node that have ended.
+/// Most bytes of the last values of one run, and of all values of the runs of a node that have ended.
 pub const MAX_VALUE_BYTES: usize = 64 << 20;
 /// Most lines of one answer; bytes and number of their values, unless it is one line.
 pub const MAX_TOLD_LINES: usize = 256;
@@ -33,6 +35,8 @@ pub const MAX_TOLD_LINES: usize = 256;
 pub const MAX_TOLD_BYTES: usize = 1 << 20;
 /// See [`MAX_TOLD_LINES`].
 pub const MAX_TOLD_TENSORS: usize = 1 << 14;
+/// Most bytes of the text of a failure in a status.
+pub const MAX_FAILURE_BYTES: usize = 4096;
 /// Most scalars in a status.
 pub const MAX_FETCHED: usize = 4;
 
@@ -40,8 +44,14 @@ pub const MAX_FETCHED: usize = 4;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AskDetached {
-    /// Begin a run. The tensors: the feeds, in the order of the signature, and then the constants.
-    Launch(Box<Launch>),
+    /// Begin a run, unless the node has it already. The tensors: the feeds, in the order of the signature, and then the
+    /// constants.
+    Launch {
+        /// Its name, which the asker has drawn: so it can end the run whatever becomes of the answer.
+        run: SessionId,
+        /// The run.
+        launch: Box<Launch>,
+    },
     /// Those that the node has.
     List,
     /// The status of a run, and its lines after that number.
@@ -191,6 +201,11 @@ impl DetachedStatus {
         self.notice.iter_mut().for_each(shorten);
         self.fetched.truncate(MAX_FETCHED);
         self.fetched.iter_mut().for_each(|one| shorten(&mut one.name));
+        if let DetachedState::Failed(failure) = &mut self.state {
+            shorten_to(&mut failure.message, MAX_FAILURE_BYTES);
+            let names = [&mut failure.node, &mut failure.op, &mut failure.device, &mut failure.task];
+            names.into_iter().flatten().for_each(shorten);
+        }
         self
     }
 }
@@ -200,7 +215,7 @@ impl DetachedStatus {
 pub struct Followed {
     /// The run as it is now.
     pub status: DetachedStatus,
-    /// The names of its fetches.
+    /// The names of its fetches, if there are lines or last values.
     pub fetches: Vec<String>,
     /// The lines that follow, in their order.
     pub lines: Vec<Line>,
@@ -210,6 +225,8 @@ pub struct Followed {
     pub has_more: bool,
     /// The run is over and these are all its lines: the values of this step come after theirs, unless they were not kept.
     pub last: Option<u64>,
+    /// The run is over, and this is why the values of its last step are not kept.
+    pub unkept: Option<String>,
 }
 
 /// A line of a run.
@@ -239,4 +256,38 @@ pub enum LineKind {
     },
     /// A notice about the guard of the run.
     Notice(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_tensor::failure::Code;
+
+    use super::super::status::MAX_NAME_BYTES;
+    use super::*;
+
+    #[test]
+    fn the_texts_of_a_status_have_limits() {
+        let long = "é".repeat(1 << 16);
+        let mut failure = Failure::new(Code::Internal, long.clone());
+        failure.node = Some(long.clone());
+        let status = DetachedStatus {
+            run: SessionId(1),
+            title: long.clone(),
+            by: Peer::new("p"),
+            state: DetachedState::Failed(failure),
+            step: 3,
+            of: 9,
+            steps_per_second: None,
+            age_ms: 1,
+            ended_ms: Some(1),
+            fetched: Vec::new(),
+            notice: Some(long),
+            heir: None,
+        }
+        .cut();
+        let DetachedState::Failed(failure) = status.state else { panic!("it has failed") };
+        let texts = [Some(status.title), status.notice, failure.node].map(|text| text.map_or(0, |text| text.len()));
+        assert!(texts.iter().all(|bytes| (1..=MAX_NAME_BYTES).contains(bytes)), "{texts:?}");
+        assert!((1..=MAX_FAILURE_BYTES).contains(&failure.message.len()) && failure.message.ends_with('…'));
+    }
 }

@@ -451,11 +451,12 @@ impl NodeStatus {
 }
 
 /// Cuts a text to [`MAX_NAME_BYTES`].
-pub(super) fn shorten(text: &mut String) {
+pub(crate) fn shorten(text: &mut String) {
     shorten_to(text, MAX_NAME_BYTES);
 }
 
-fn shorten_to(text: &mut String, most: usize) {
+/// Cuts a text to that many bytes.
+pub(super) fn shorten_to(text: &mut String, most: usize) {
     const CUT: &str = "…";
     if text.len() > most {
         let end = (0..=most - CUT.len()).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

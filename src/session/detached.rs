@@ -35,6 +35,13 @@ pub struct NewRun<'a> {
     pub every: u64,
 }
 
+impl NewRun<'_> {
+    /// A name for a run, which no other has.
+    pub fn name() -> SessionId {
+        SessionId(crate::random::u64())
+    }
+}
+
 async fn ask_about(
     client: &Arc<Requests>,
     node: &Peer,
@@ -69,10 +76,15 @@ fn written(run: NewRun<'_>) -> (Box<Launch>, Vec<Tensor>) {
     (Box::new(Launch { title, graph, constants, options, signature, steps, every }), tensors)
 }
 
-/// Begins a run on a node.
-pub(crate) async fn launch(client: &Arc<Requests>, node: &Peer, run: NewRun<'_>) -> Result<DetachedStatus> {
-    let (launch, tensors) = written(run);
-    status(ask_about(client, node, AskDetached::Launch(launch), tensors).await?)
+/// Begins a run on a node, under this name.
+pub(crate) async fn launch(
+    client: &Arc<Requests>,
+    node: &Peer,
+    run: SessionId,
+    of: NewRun<'_>,
+) -> Result<DetachedStatus> {
+    let (launch, tensors) = written(of);
+    status(ask_about(client, node, AskDetached::Launch { run, launch }, tensors).await?)
 }
 
 /// Has another node continue a run that `by` began, and that is on the node of `task`, if that is lost.

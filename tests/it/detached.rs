@@ -1,5 +1,6 @@
 //! Detached runs: a node makes the steps after the client has left.
 
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -120,9 +121,14 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
     let graph = program(&sandbox);
     let wrong = ["submit", &graph, "--init", "--fetch", "cuont", "--detach"];
     sandbox.run(&wrong).expect(2).complains(&["cuont"]);
-    // The counter has no value: the run fails in its first step, and says so to each who asks.
-    let ended = sandbox.run(&["submit", &graph, "--run", "add", "--fetch", "v2", "--detach"]);
-    assert_eq!(ended.code(), 2, "{}", ended.stderr);
+    // Nobody gave the counter a value: the run fails in its first step, and says so to each who asks.
+    let unset = program(&sandbox).replace("count.json", "unset.json");
+    let text = std::fs::read_to_string(&graph).unwrap().replace(r#""init": ["zero"], "#, "");
+    std::fs::write(&unset, text).unwrap();
+    let run = sandbox.run(&["submit", &unset, "--detach"]).expect(0).stdout.trim().to_owned();
+    for _ in 0..2 {
+        sandbox.run(&["attach", &run]).expect(3).complains(&["uninitialized value", "--init", "--weights"]);
+    }
     let failing = sandbox.file(
         "fails.json",
         r#"{ "version": 1, "nodes": { "z": { "op": "Div", "inputs": [{ "value": 1 }, { "value": 0 }] } }, "fetch": ["z"] }"#,
@@ -132,10 +138,72 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
     for _ in 0..2 {
         sandbox.run(&["attach", &run]).expect(3).complains(&["node z"]);
     }
+    // 68 MB, of which none is kept: no result is no success.
+    let large = sandbox.file(
+        "large.json",
+        r#"{ "version": 1, "nodes": { "y": { "op": "Fill", "inputs": [[17000000], { "value": 0.5 }] } }, "fetch": ["y"] }"#,
+    );
+    let large = sandbox.run(&["submit", &large, "--detach"]).expect(0).stdout.trim().to_owned();
+    sandbox.run(&["attach", &large]).expect(2).complains(&["is done, and the values of a step take", "up to 67.1 MB"]);
     for words in [["attach", "abcd"], ["stop", "abcd"]] {
         sandbox.run(&words).expect(2).complains(&["no node of the mesh has a detached run abcd", "meshtf runs"]);
     }
     assert!(listed(&sandbox, &run)["message"].as_str().is_some_and(|why| why.contains("node z")));
+}
+
+#[test]
+fn the_last_step_of_a_run_that_is_ended_is_printed_once() {
+    let sandbox = Sandbox::new();
+    let _mesh = mesh(&sandbox);
+    let run = launch(&sandbox, "1000000000", &["--every", "1"]);
+    assert!(wait_until(WITHIN, || listed(&sandbox, &run)["steps"]["done"].as_u64().unwrap() > 5));
+    sandbox.run(&["stop", &run, "--at-once"]).expect(0).prints(&run);
+    for _ in 0..2 {
+        let ended = sandbox.run(&["attach", &run]).expect(143);
+        let steps: Vec<u64> = ended
+            .stdout
+            .lines()
+            .map(|line| line.trim_start_matches("step ").split_once(": ").unwrap().0.parse().unwrap())
+            .collect();
+        assert!(!steps.is_empty() && steps.is_sorted_by(|one, next| one < next), "{}", ended.stdout);
+    }
+    // Steps that were ended in their midst are no part of a later run.
+    let run = launch(&sandbox, "3", &["--every", "1"]);
+    assert_eq!(sandbox.run(&["attach", &run]).expect(0).stdout, "step 1: 1\nstep 2: 2\nstep 3: 3\n");
+}
+
+#[test]
+fn a_follower_ends_with_its_reader_or_a_signal_and_leaves_the_run() {
+    let sandbox = Sandbox::new();
+    let mesh = mesh(&sandbox);
+    let run = launch(&sandbox, "1000000000", &["--every", "50"]);
+    // As `meshtf attach RUN | head -1`.
+    let mut follower = sandbox.command(&["attach", &run]).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(follower.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("step "), "{line}");
+    assert!(wait_until(WITHIN, || follower.try_wait().unwrap().is_some()), "it ends with its reader");
+    assert_eq!(follower.wait().unwrap().code(), Some(0));
+    // The code of SIGTERM is that of a run that somebody ended.
+    let follower = sandbox.start(&["attach", &run]);
+    assert!(follower.next_line(WITHIN).is_some());
+    follower.signal("TERM");
+    let ended = follower.end().expect(130);
+    assert!(ended.stderr.contains("left by SIGTERM"), "{}", ended.stderr);
+    assert_eq!(listed(&sandbox, &run)["state"], "running");
+    // While no node is found, too.
+    drop(mesh);
+    let follower = sandbox.start(&["attach", &run]);
+    assert!(wait_until(WITHIN, || handles_interrupts(follower.pid())));
+    follower.signal("INT");
+    follower.end().expect(130);
+}
+
+/// Whether a process has a handler for SIGINT: bit 1 of the mask SigCgt.
+fn handles_interrupts(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
 }
 
 #[test]

@@ -16,6 +16,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Bytes;
 use tokio::sync::Notify;
 
+use super::parts::{next_part, part};
 use super::tail::{Tail, bytes};
 use crate::protocol::detached::{DetachedState, DetachedStatus, Followed, MAX_FETCHED, MAX_VALUE_BYTES};
 use crate::protocol::look::{Fetched, Point};
@@ -23,13 +24,6 @@ use crate::protocol::{Peer, SessionOptions};
 use crate::runtime::requests::StepEvent;
 use crate::session::Session;
 
-/// The time of a part, and the longest one; values that are large take a while to come, so such parts are longer.
-const PART: Duration = Duration::from_secs(1);
-const LONGEST_PART: Duration = Duration::from_secs(30);
-/// Bytes of fetched values for which a part is a second longer.
-const BYTES_A_SECOND: usize = 16 << 20;
-/// Most steps of a part.
-const MAX_PART: u64 = 1 << 24;
 /// The time over which the rate of steps is measured, and the points from which it is.
 const WINDOW: Duration = Duration::from_secs(10);
 const MAX_SEEN: usize = 256;
@@ -43,7 +37,12 @@ const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Entry {
     pub run: SessionId,
     pub by: Peer,
-    pub whole: Whole,
+    title: String,
+    fetches: Vec<String>,
+    count: u64,
+    every: u64,
+    /// Until it has ended: graph and feeds may be large.
+    whole: Mutex<Option<Arc<Whole>>>,
     began: Instant,
     /// The steps that were done before it began here.
     first: u64,
@@ -84,6 +83,8 @@ pub(super) struct Steps {
 
 struct State {
     state: DetachedState,
+    /// Its steps are not planned yet.
+    is_starting: bool,
     /// Who asked it to end.
     stopped_by: Option<Peer>,
     step: u64,
@@ -92,6 +93,8 @@ struct State {
     ended: Option<Instant>,
     fetched: Vec<Fetched>,
     notice: Option<String>,
+    /// Why the values of the last step are not kept.
+    unkept: Option<String>,
     tail: Tail,
 }
 
@@ -100,17 +103,36 @@ impl Entry {
     pub fn new(run: SessionId, by: Peer, whole: Whole, (age, first): (Duration, u64)) -> Entry {
         let state = State {
             state: DetachedState::Running,
+            is_starting: true,
             stopped_by: None,
             step: first,
             seen: VecDeque::new(),
             ended: None,
             fetched: Vec::new(),
             notice: None,
+            unkept: None,
             tail: Tail::default(),
         };
-        let (now, state, gives_up) = (Instant::now(), Mutex::new(state), Notify::new());
-        let began = now.checked_sub(age).unwrap_or(now);
-        Entry { run, by, whole, began, first, state, gives_up, succession: Mutex::default() }
+        let now = Instant::now();
+        Entry {
+            run,
+            by,
+            title: whole.title.clone(),
+            fetches: whole.steps.signature.fetches.clone(),
+            count: whole.steps.count,
+            every: whole.steps.every,
+            whole: Mutex::new(Some(Arc::new(whole))),
+            began: now.checked_sub(age).unwrap_or(now),
+            first,
+            state: Mutex::new(state),
+            gives_up: Notify::new(),
+            succession: Mutex::default(),
+        }
+    }
+
+    /// All of it, unless it has ended.
+    pub fn whole(&self) -> Option<Arc<Whole>> {
+        lock(&self.whole).clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -120,6 +142,11 @@ impl Entry {
     /// When it ended, if it has.
     pub fn ended(&self) -> Option<Instant> {
         self.state().ended
+    }
+
+    /// Whether its steps are not planned yet.
+    pub fn is_starting(&self) -> bool {
+        self.state().is_starting
     }
 
     /// The steps that are done.
@@ -138,7 +165,7 @@ impl Entry {
         self.began.elapsed()
     }
 
-    /// Bytes of the values of its last step.
+    /// Bytes of the values that are kept: those of its lines, and of its last step.
     pub fn value_bytes(&self) -> usize {
         self.state().tail.value_bytes()
     }
@@ -147,9 +174,9 @@ impl Entry {
     pub fn forget_values(&self) {
         let mut state = self.state();
         if state.tail.last_values().is_some() {
-            state.tail.forget_values();
-            state.notice = Some("the values of its last step made room for those of later runs".to_owned());
+            state.unkept = Some("the values of its last step made room for those of runs that ended later".to_owned());
         }
+        state.tail.forget_values();
     }
 
     /// The run as it is now.
@@ -157,20 +184,31 @@ impl Entry {
         self.status_of(&self.state())
     }
 
+    /// The same for one who begins a run of this name.
+    ///
+    /// # Errors
+    /// AlreadyExists if it is that of another participant.
+    pub fn status_for(&self, by: &Peer) -> Result<DetachedStatus> {
+        match self.by == *by {
+            true => Ok(self.status()),
+            false => Err(Failure::new(Code::AlreadyExists, format!("run {} is that of another participant", self.run))),
+        }
+    }
+
     fn status_of(&self, state: &State) -> DetachedStatus {
         let since = |then: Instant| then.elapsed().as_millis() as u64;
         DetachedStatus {
             run: self.run,
-            title: self.whole.title.clone(),
+            title: self.title.clone(),
             by: self.by.clone(),
             state: state.state.clone(),
             step: state.step,
-            of: self.whole.steps.count,
+            of: self.count,
             steps_per_second: state.rate(Instant::now()).filter(|_| state.ended.is_none()),
             age_ms: since(self.began),
             ended_ms: state.ended.map(since),
             fetched: state.fetched.clone(),
-            notice: state.notice.clone(),
+            notice: state.unkept.as_ref().filter(|_| state.state.is_over()).or(state.notice.as_ref()).cloned(),
             heir: self.heir(),
         }
         .cut()
@@ -188,13 +226,15 @@ impl Entry {
             last = Some(*step);
             part.tensors.extend(values.iter().cloned());
         }
+        let has_values = !part.lines.is_empty() || last.is_some();
         let followed = Followed {
             status: self.status_of(&state),
-            fetches: self.whole.steps.signature.fetches.clone(),
+            fetches: if has_values { self.fetches.clone() } else { Vec::new() },
             lines: part.lines,
             missed: part.missed,
             has_more: part.has_more,
             last,
+            unkept: state.unkept.clone().filter(|_| state.state.is_over()),
         };
         (followed, part.tensors)
     }
@@ -205,7 +245,8 @@ impl Entry {
         if !state.state.is_over() {
             state.stopped_by.get_or_insert_with(|| by.clone());
             state.state = DetachedState::Ending;
-            if now {
+            // Of one that starts, no step is under way.
+            if now || state.is_starting {
                 self.gives_up.notify_one();
             }
         }
@@ -217,8 +258,25 @@ impl Entry {
         self.gives_up.notify_one();
     }
 
+    /// The session that it is to begin with, unless it is ended before it has that.
+    pub async fn start(&self, session: impl Future<Output = Result<Session>>) -> Result<Session> {
+        tokio::select! {
+            biased;
+            () = self.gives_up.notified() => Err(Failure::new(Code::Cancelled, "the run was ended before its first step")),
+            session = session => session,
+        }
+    }
+
+    /// It did not start; whether somebody had ended it. Otherwise that is its failure.
+    pub fn ends_unstarted(&self, failure: &Failure) -> bool {
+        let is_ended = self.state().stopped_by.is_some();
+        self.end(if is_ended { Ok(()) } else { Err(failure.clone()) });
+        is_ended
+    }
+
     /// Makes its steps, and ends its session.
     pub async fn work(self: Arc<Self>, session: Session) {
+        self.state().is_starting = false;
         let outcome = tokio::select! {
             biased;
             () = self.gives_up.notified() => Ok(()),
@@ -230,10 +288,11 @@ impl Entry {
     }
 
     async fn make_steps(&self, session: &Session) -> Result<()> {
-        let Steps { signature, feeds, count, every } = &self.whole.steps;
+        let Some(whole) = self.whole() else { return Ok(()) };
+        let Steps { signature, feeds, count, every } = &whole.steps;
         let named: Vec<(&String, Tensor)> = signature.feeds.iter().zip(feeds.iter().cloned()).collect();
         let (mut done, mut most) = (self.first, 1);
-        self.make_ready(session).await?;
+        make_ready(session, signature).await?;
         while done < *count && self.state().stopped_by.is_none() {
             let (steps, told_every) = part(most, done, *count, *every);
             let began = Instant::now();
@@ -242,22 +301,10 @@ impl Entry {
             let ran = run.steps(steps).watch(told_every, on_event).await;
             let values = ran.map_err(|failure| failure.after_steps(done))?.values;
             done += steps;
-            most = next_part(most, began.elapsed(), bytes(&values));
+            most = next_part((most, steps), began.elapsed(), bytes(&values));
             self.part_done(done, values);
         }
         Ok(())
-    }
-
-    /// Has the steps planned. A run that another node continues may lose one more task meanwhile, before any step could wait for
-    /// that: it is planned again.
-    async fn make_ready(&self, session: &Session) -> Result<()> {
-        for pause in READY_AGAIN {
-            match session.make_ready(&self.whole.steps.signature).await {
-                Err(failure) if failure.code == Code::Unavailable => tokio::time::sleep(pause).await,
-                ready => return ready,
-            }
-        }
-        session.make_ready(&self.whole.steps.signature).await
     }
 
     fn happened(&self, event: StepEvent) {
@@ -282,18 +329,24 @@ impl Entry {
     }
 
     /// The steps up to this one are done; the values are its fetches.
-    fn part_done(&self, done: u64, values: Vec<Tensor>) {
-        let Steps { count, every, ref signature, .. } = self.whole.steps;
+    pub fn part_done(&self, done: u64, values: Vec<Tensor>) {
         let mut state = self.state();
         state.stepped(done, Instant::now());
-        state.fetched = numbers(&signature.fetches, &values, done);
+        state.fetched = numbers(&self.fetches, &values, done);
         // The last step's are told at the end.
-        if every > 0 && done < count && done.is_multiple_of(every) {
+        if self.every > 0 && done < self.count && done.is_multiple_of(self.every) {
             state.tail.values(done, values.clone());
         }
-        if let Err(bytes) = state.tail.keep(done, values) {
-            let (bytes, limit) = (Bytes(bytes), Bytes(MAX_VALUE_BYTES));
-            state.notice = Some(format!("the values of a step take {bytes}, and {limit} at most are kept"));
+        match state.tail.keep(done, values) {
+            Ok(()) => state.unkept = None,
+            // Those who follow it learn of this long before its end.
+            Err(bytes) if state.unkept.is_none() => {
+                let (bytes, limit) = (Bytes(bytes), Bytes(MAX_VALUE_BYTES));
+                let why = format!("the values of a step take {bytes}, and those of the last are kept up to {limit}");
+                state.unkept = Some(why.clone());
+                state.tail.notice(why);
+            }
+            Err(_) => {}
         }
     }
 
@@ -302,16 +355,18 @@ impl Entry {
         let mut state = self.state();
         state.state = match outcome {
             Err(failure) => DetachedState::Failed(failure),
-            Ok(()) if state.step >= self.whole.steps.count => DetachedState::Done,
+            Ok(()) if state.step >= self.count => DetachedState::Done,
             Ok(()) => DetachedState::Stopped { by: state.stopped_by.clone().unwrap_or_else(|| self.by.clone()) },
         };
-        let has_values = state.tail.last_values().is_some() || self.whole.steps.signature.fetches.is_empty();
+        let has_values = state.tail.last_values().is_some() || self.fetches.is_empty();
         if state.state == DetachedState::Done && !has_values {
             // The last copy of the state came after the last step.
             let why = "the values of its last step were lost with the node that had made it";
-            state.notice.get_or_insert_with(|| why.to_owned());
+            state.unkept.get_or_insert_with(|| why.to_owned());
         }
         state.ended = Some(Instant::now());
+        drop(state);
+        *lock(&self.whole) = None;
     }
 }
 
@@ -335,6 +390,18 @@ impl State {
     }
 }
 
+/// Has the steps planned. A run that another node continues may lose one more task meanwhile, before any step could wait for
+/// that: it is planned again.
+async fn make_ready(session: &Session, signature: &Signature) -> Result<()> {
+    for pause in READY_AGAIN {
+        match session.make_ready(signature).await {
+            Err(failure) if failure.code == Code::Unavailable => tokio::time::sleep(pause).await,
+            ready => return ready,
+        }
+    }
+    session.make_ready(signature).await
+}
+
 /// The scalars among the fetches of a step, floats first.
 fn numbers(names: &[String], values: &[Tensor], step: u64) -> Vec<Fetched> {
     let number = |value: &Tensor| {
@@ -353,49 +420,10 @@ fn numbers(names: &[String], values: &[Tensor], step: u64) -> Vec<Fetched> {
     all.into_iter().map(|(_, one)| one).take(MAX_FETCHED).collect()
 }
 
-/// The next steps, and the distance of those whose values are lines among them: `most` at most, after those that are done. Steps
-/// whose values are lines count from the first of the run: a part that does not begin at one ends there.
-fn part(most: u64, done: u64, count: u64, every: u64) -> (u64, u64) {
-    let left = most.min(count - done);
-    match done.checked_rem(every) {
-        None => (left, 0),
-        Some(0) => (left, every),
-        Some(after) => (left.min(every - after), 0),
-    }
-}
-
-/// The most steps of the next part, after one with `most` steps that took this long and whose values have these bytes.
-fn next_part(most: u64, took: Duration, bytes: usize) -> u64 {
-    let wanted = (PART + PART.mul_f64(bytes as f64 / BYTES_A_SECOND as f64)).min(LONGEST_PART);
-    if took < wanted / 2 {
-        (2 * most).min(MAX_PART)
-    } else if took > 2 * wanted {
-        (most / 2).max(1)
-    } else {
-        most
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_have_the_steps_whose_values_are_lines() {
-        // Whatever the sizes of parts, each tenth step is a line: inside of a part, or at its end.
-        for most in [1, 3, 10, 64] {
-            let (mut done, mut lines) = (0, Vec::new());
-            while done < 42 {
-                let (steps, every) = part(most, done, 42, 10);
-                assert!((1..=most).contains(&steps) && done + steps <= 42);
-                lines.extend((1..steps).filter(|step| every > 0 && step % every == 0).map(|step| done + step));
-                done += steps;
-                lines.extend((done % 10 == 0).then_some(done));
-            }
-            assert_eq!(lines, [10, 20, 30, 40], "{most}");
-        }
-        assert_eq!(part(8, 0, 5, 0), (5, 0));
-    }
+    use crate::protocol::detached::{Line, LineKind};
 
     #[test]
     fn the_numbers_of_a_step_are_shown_floats_first() {
@@ -407,12 +435,52 @@ mod tests {
         assert_eq!(shown, [("loss", 3, 0.5), ("n", 3, 7.0)]);
     }
 
+    fn whole(count: u64, every: u64) -> Whole {
+        let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
+        let steps = Steps { signature, feeds: vec![Tensor::scalar(1f32)], count, every };
+        Whole { title: "g.json".into(), graph: Graph::default(), options: SessionOptions::default(), steps }
+    }
+
+    fn entry(count: u64, every: u64) -> Entry {
+        Entry::new(SessionId(1), Peer::new("me"), whole(count, every), (Duration::ZERO, 0))
+    }
+
     #[test]
-    fn a_part_takes_about_a_second_and_longer_with_large_values() {
-        let after = |most, ms, bytes| next_part(most, Duration::from_millis(ms), bytes);
-        assert_eq!([after(8, 100, 0), after(8, 900, 0), after(8, 2100, 0), after(1, 60_000, 0)], [16, 8, 4, 1]);
-        assert_eq!(after(8, 900, BYTES_A_SECOND * 2), 16);
-        assert_eq!(after(8, 61_000, usize::MAX), 4, "the longest is 30 s");
-        assert_eq!(after(MAX_PART, 1, 0), MAX_PART);
+    fn graph_and_feeds_end_with_the_run() {
+        let entry = entry(2, 0);
+        let held = Arc::downgrade(&entry.whole().unwrap());
+        entry.part_done(2, vec![Tensor::scalar(3f32)]);
+        entry.end(Ok(()));
+        assert!(entry.whole().is_none() && held.upgrade().is_none());
+        let (followed, values) = entry.follow(0);
+        assert_eq!((followed.last, followed.fetches, followed.unkept), (Some(2), vec!["y".to_owned()], None));
+        assert_eq!(values, [Tensor::scalar(3f32)]);
+    }
+
+    #[test]
+    fn values_that_are_not_kept_are_told_at_once_and_apart_from_other_notices() {
+        let entry = entry(3, 0);
+        (1..=2).for_each(|step| entry.part_done(step, vec![Tensor::vector(vec![0u8; MAX_VALUE_BYTES + 1])]));
+        let (followed, _) = entry.follow(0);
+        assert!(
+            matches!(&followed.lines[..], [Line { number: 1, what: LineKind::Notice(why) }] if why.contains("67.1 MB"))
+        );
+        assert_eq!((followed.status.notice, followed.unkept), (None, None), "a later step may be smaller");
+        entry.part_done(3, vec![Tensor::vector(vec![0u8; MAX_VALUE_BYTES + 1])]);
+        entry.end(Ok(()));
+        let (followed, _) = entry.follow(1);
+        assert!(followed.unkept.is_some_and(|why| why.contains("67.1 MB")));
+        assert_eq!((followed.status.state, followed.last), (DetachedState::Done, None));
+        assert_eq!((followed.fetches, followed.lines), (vec![], vec![]), "there is nothing to name");
+    }
+
+    #[tokio::test]
+    async fn a_run_that_starts_is_ended_at_once() {
+        let entry = entry(3, 0);
+        assert_eq!(entry.stop(&Peer::new("you"), false).state, DetachedState::Ending);
+        let never = std::future::pending::<Result<Session>>();
+        assert_eq!(entry.start(never).await.err().map(|why| why.code), Some(Code::Cancelled));
+        entry.end(Ok(()));
+        assert_eq!(entry.status().state, DetachedState::Stopped { by: Peer::new("you") });
     }
 }

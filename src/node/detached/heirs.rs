@@ -127,7 +127,9 @@ impl DetachedRuns {
                 }
                 continue;
             }
-            let options = &entry.whole.options;
+            // Its master does not know one that starts.
+            let Some(whole) = entry.whole().filter(|_| !entry.is_starting()) else { continue };
+            let options = &whole.options;
             // Where variables are that were placed by cost, this master alone knows.
             if options.guard.is_none() || options.place_by != PlaceBy::Names {
                 continue;
@@ -158,7 +160,8 @@ impl DetachedRuns {
         let (requests, master) = (Arc::clone(&self.requests), self.master.clone());
         let Some(task) = master.upgrade().map(|master| master.task().clone()) else { return };
         self.handle.spawn(async move {
-            let Whole { title, graph, options, steps } = &entry.whole;
+            let Some(whole) = entry.whole() else { return };
+            let Whole { title, graph, options, steps } = &*whole;
             let of = NewRun {
                 title: title.clone(),
                 graph,
@@ -216,16 +219,19 @@ impl DetachedRuns {
             let why = format!("{}, and no copy of the state was complete", failure.message);
             return entry.end(Err(Failure { message: why, ..failure }));
         };
-        let Some(me) = self.me.upgrade() else { return };
+        let Some(whole) = entry.whole() else { return };
+        // The work does not hold the node.
+        let (me, opened) = (self.me.clone(), self.open(run, whole));
         self.handle.spawn(async move {
-            match me.open(run, &entry.whole).await {
+            let started = entry.start(opened).await;
+            let Some(runs) = me.upgrade() else { return };
+            match started {
                 Ok(session) => {
-                    let made = me.made(entry, session);
-                    // The work does not hold the node.
-                    drop(me);
+                    let made = runs.made(entry, session);
+                    drop(runs);
                     made.await;
                 }
-                Err(failure) => entry.end(Err(failure)),
+                Err(failure) => drop(entry.ends_unstarted(&failure)),
             }
         });
     }

@@ -56,7 +56,7 @@ impl Tail {
         self.bytes += own;
         self.lines.push_back((Line { number: self.last, what }, tensors, own));
         while self.lines.len() > MAX_LINES || self.bytes > MAX_LINE_BYTES {
-            self.bytes -= self.lines.pop_front().map_or(0, |(.., bytes)| bytes);
+            self.drop_first();
         }
     }
 
@@ -72,14 +72,21 @@ impl Tail {
         self.values.as_ref()
     }
 
-    /// Bytes of the last values.
+    /// Bytes of the last values, and of those of the lines.
     pub fn value_bytes(&self) -> usize {
-        self.values.as_ref().map_or(0, |(_, values)| bytes(values))
+        self.values.as_ref().map_or(0, |(_, values)| bytes(values)) + self.bytes
     }
 
-    /// Forgets the last values.
+    /// Forgets the last values, and the lines up to the last one with values.
     pub fn forget_values(&mut self) {
         self.values = None;
+        while self.bytes > 0 {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        self.bytes -= self.lines.pop_front().map_or(self.bytes, |(.., bytes)| bytes);
     }
 
     /// The lines after that number, as many as one answer may have.
@@ -140,6 +147,10 @@ mod tests {
         assert_eq!(tail.keep(9, of(MAX_VALUE_BYTES + 1)), Err(MAX_VALUE_BYTES + 1));
         assert!(tail.last_values().is_none());
         assert_eq!(tail.keep(10, of(7)), Ok(()));
-        assert_eq!((tail.value_bytes(), tail.last_values().map(|(step, _)| *step)), (7, Some(10)));
+        assert_eq!((tail.value_bytes(), tail.last_values().map(|(step, _)| *step)), (MAX_LINE_BYTES + 7, Some(10)));
+        tail.notice("the last line".to_owned());
+        tail.forget_values();
+        let part = tail.after(8);
+        assert_eq!((tail.value_bytes(), part.missed, part.lines.len(), part.tensors.len()), (0, 1, 1, 0));
     }
 }

@@ -55,6 +55,24 @@ enum LoggedFeeds {
     },
 }
 
+impl LoggedFeeds {
+    /// Whether they are the feeds of that run, in the same memory: a client of this process may make its steps by one run after
+    /// another.
+    fn are_those_of(&self, other: &Logged) -> bool {
+        let is_one = |(one, other): (&Tensor, &Tensor)| {
+            one.dims() == other.dims()
+                && one.dtype() == other.dtype()
+                && one.bytes().zip(other.bytes()).is_some_and(|(one, other)| std::ptr::eq(one, other))
+        };
+        match (self, &other.feeds) {
+            (LoggedFeeds::Same(own), LoggedFeeds::Same(others)) => {
+                own.len() == others.len() && own.iter().zip(others).all(is_one)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A place between two steps of all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
@@ -68,6 +86,7 @@ pub(super) struct Mark {
 pub(super) struct Journal {
     entries: VecDeque<Logged>,
     next: u64,
+    /// Those of the feeds; feeds that a run shares with the one before it count once.
     bytes: usize,
 }
 
@@ -123,7 +142,9 @@ impl Journal {
         let (number, signature) = (self.next, Arc::clone(signature));
         let beside = self.open().map(|one| one.number).collect();
         self.next += 1;
-        self.bytes += bytes;
+        if !self.entries.back().is_some_and(|last| feeds.are_those_of(last)) {
+            self.bytes += bytes;
+        }
         self.entries.push_back(Logged {
             number,
             request,
@@ -152,7 +173,8 @@ impl Journal {
     /// Forgets the run of a request that is under way.
     pub fn forget(&mut self, request: RequestId) {
         if let Some(place) = self.entries.iter().position(|one| !one.is_over && one.request == request) {
-            self.bytes -= self.entries.remove(place).map_or(0, |one| one.bytes);
+            self.entries.remove(place);
+            self.count_bytes();
         }
     }
 
@@ -170,8 +192,18 @@ impl Journal {
             sets.truncate(last.saturating_sub(*skipped) as usize);
             one.bytes = sets.iter().map(|set| feeds::bytes(set)).sum();
         }
-        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+        self.count_bytes();
         Some(last)
+    }
+
+    fn count_bytes(&mut self) {
+        let before = std::iter::once(None).chain(self.entries.iter().map(Some));
+        let own = self
+            .entries
+            .iter()
+            .zip(before)
+            .filter(|(one, before)| !before.is_some_and(|last| one.feeds.are_those_of(last)));
+        self.bytes = own.map(|(one, _)| one.bytes).sum();
     }
 
     /// The runs that are under way.
@@ -215,13 +247,13 @@ impl Journal {
                 one.begin_after(done);
             }
         }
-        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+        self.count_bytes();
     }
 
     /// Forgets the runs that are over.
     pub fn drop_over(&mut self) {
         self.entries.retain(|one| !one.is_over);
-        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+        self.count_bytes();
     }
 
     /// All runs are to be computed again.
@@ -290,6 +322,29 @@ mod tests {
         let Feeds::PerStep(left) = journal.main().unwrap().feeds() else { panic!("sets") };
         assert_eq!(left, [3, 4, 5].map(|step| vec![Tensor::scalar(step)]));
         assert_eq!(journal.bytes, 12);
+    }
+
+    #[test]
+    fn feeds_that_runs_share_count_once() {
+        let (mut journal, signature) = (Journal::default(), Arc::new(Signature::default()));
+        let large = Tensor::vector(vec![0u8; MAX_BYTES / 2 + 1]);
+        let begin = |journal: &mut Journal, id, feeds: &Feeds| {
+            let has_room = journal.begin(RequestId(id), &signature, feeds, 3, (0, false));
+            let one = journal.active(RequestId(id)).unwrap();
+            (one.done, one.is_over) = (3, true);
+            has_room
+        };
+        let same = Feeds::Same(vec![large.clone()]);
+        assert!((1..=100).all(|id| begin(&mut journal, id, &same)));
+        assert_eq!(journal.bytes, MAX_BYTES / 2 + 1);
+        // A cut between two of them.
+        journal.trim(&Mark { next: 40, open: Vec::new() });
+        assert_eq!((journal.iter().count(), journal.bytes), (60, MAX_BYTES / 2 + 1));
+        let mut copy = large;
+        copy.slice_mut::<u8>().unwrap()[0] = 0;
+        assert!(!begin(&mut journal, 101, &Feeds::Same(vec![copy])), "equal ones in other memory count");
+        journal.drop_over();
+        assert_eq!(journal.bytes, 0);
     }
 
     #[test]

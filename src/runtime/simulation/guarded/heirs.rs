@@ -8,7 +8,7 @@ use meshtf_tensor::device::Task;
 use super::*;
 use crate::runtime::master::Lost;
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 10;
 /// The steps of the session, and of each of its runs.
 const ALL: u64 = 180;
 const PART: u64 = 12;

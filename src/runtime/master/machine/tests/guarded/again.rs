@@ -403,8 +403,7 @@ fn a_loss_before_the_copies_for_another_plan_are_kept_ends_no_run() {
     let failure = Failure::new(Code::Unavailable, "it is gone");
     let sent = script.on(SessionEvent::Down { peer: &worker(0), failure: &failure }, 2 * SECOND + 1);
     assert_eq!((answers(&sent).len(), started(&sent)), (0, vec![]), "it goes back: {sent:?}");
-    script.cluster =
-        Cluster::new([member(0, Peer::new("other"), 9), member(1, worker(1), 1), member(2, worker(2), 2)]);
+    script.cluster = Cluster::new([member(0, Peer::new("other"), 9), member(1, worker(1), 1), member(2, worker(2), 2)]);
     let sent = script.back(3 * SECOND);
     assert!(started(&sent).iter().any(|(peer, ..)| *peer == "other"), "{sent:?}");
 }
