@@ -68,10 +68,13 @@ pub struct Args {
     #[arg(long, value_name = "TASK", add = complete::tasks())]
     target: Option<Task>,
     /// Have the master make the steps by itself: prints the name of the run and leaves. `meshtf attach` follows the run,
-    /// `meshtf stop` ends it, `meshtf runs` lists it. Another node continues it if that one is lost and the steps are guarded;
-    /// the result is kept for a day
+    /// `meshtf stop` ends it, `meshtf runs` lists it; the result is kept for a day
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     detach: bool,
+    /// With --detach: have another node continue the run if the master is lost, from the newest copy of the guarded state. A
+    /// master that only hangs, or is cut off, may then end the run when it comes back
+    #[arg(long, requires = "detach")]
+    heir: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -136,6 +139,9 @@ pub(super) struct StepArgs {
     /// The guard was asked for.
     #[arg(skip)]
     tells_unguarded: bool,
+    /// Another node continues a detached run if the master is lost.
+    #[arg(skip)]
+    has_heir: bool,
     /// The devices of nodes whose device strings leave a choice.
     #[arg(skip)]
     place_by: PlaceBy,
@@ -172,6 +178,7 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     // One step has no earlier one to go back to.
     args.steps.guard = args.guard.every(reached.live().members().count()).filter(|_| args.steps.steps > 1);
     args.steps.tells_unguarded = args.guard.is_asked();
+    args.steps.has_heir = args.heir;
     let kept = "the variables keep their values on their tasks";
     let outcome = match args.detach {
         true => {

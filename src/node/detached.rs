@@ -1,5 +1,5 @@
 //! The detached runs of a node: it is their client and their master. What they leave is kept for a day, within limits. A run
-//! whose steps are guarded has an heir, a node that continues it if this one is lost (`heirs`).
+//! may have an heir, a node that continues it if this one is lost (`heirs`).
 
 mod entry;
 mod heirs;
@@ -98,7 +98,8 @@ impl DetachedRuns {
     }
 
     fn entry(&self, run: SessionId) -> Result<Arc<Entry>> {
-        let found = lock(&self.entries).iter().find(|entry| entry.run == run).cloned();
+        // A run may have ended here and come back: that is the newest.
+        let found = lock(&self.entries).iter().rfind(|entry| entry.run == run).cloned();
         found.ok_or_else(|| Failure::new(Code::NotFound, format!("run {run} is not on this node, or not any more")))
     }
 
@@ -180,8 +181,13 @@ impl DetachedRuns {
         }
     }
 
+    /// A run that comes from another node. If it was here before, that is forgotten.
     fn begin(&self, entry: Arc<Entry>) {
-        lock(&self.entries).push(entry);
+        {
+            let mut entries = lock(&self.entries);
+            entries.retain(|one| one.run != entry.run || one.ended().is_none());
+            entries.push(entry);
+        }
         self.keep_heirs();
     }
 
@@ -230,7 +236,7 @@ impl Whole {
     /// # Errors
     /// InvalidArgument if it has no step, feeds are missing, or the graph is wrong.
     fn of(launch: Launch, mut tensors: Vec<Tensor>) -> Result<Whole> {
-        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every } = launch;
+        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every, has_heir } = launch;
         if count == 0 {
             return Err(Failure::invalid("a run has one step at least"));
         }
@@ -245,7 +251,7 @@ impl Whole {
         let rest = tensors.split_off(signature.feeds.len());
         constants.put_back(&mut [&mut nodes[..]], rest, |_| None)?;
         let steps = Steps { signature, feeds: tensors, count, every };
-        Ok(Whole { title, graph: Graph::new(nodes)?, options, steps })
+        Ok(Whole { title, graph: Graph::new(nodes)?, options, steps, has_heir })
     }
 }
 

@@ -126,6 +126,8 @@ pub struct Launch {
     pub steps: u64,
     /// The fetches of every `every`-th step are lines; 0: of none.
     pub every: u64,
+    /// Another node continues it if the node is lost.
+    pub has_heir: bool,
 }
 
 /// A detached run, as its node describes it.

@@ -119,6 +119,7 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
     let sandbox = Sandbox::new();
     let _mesh = mesh(&sandbox);
     let graph = program(&sandbox);
+    sandbox.run(&["submit", &graph, "--init", "--steps", "9", "--detach", "--heir"]).expect(2).complains(&["--heir", "guarded"]);
     let wrong = ["submit", &graph, "--init", "--fetch", "cuont", "--detach"];
     sandbox.run(&wrong).expect(2).complains(&["cuont"]);
     // Nobody gave the counter a value: the run fails in its first step, and says so to each who asks.
@@ -213,7 +214,7 @@ fn another_node_continues_the_run_of_a_master_that_is_killed() {
         ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
     let graph = program(&sandbox);
     let words = ["submit", &graph, "--init", "--steps", "1000000000", "--every", "20", "--guard", "0.1"];
-    let master = ["--target", "worker/0", "--detach"];
+    let master = ["--target", "worker/0", "--detach", "--heir"];
     let run = sandbox.run(&[&words[..], &master].concat()).expect(0).stdout.trim().to_owned();
     let follower = sandbox.start(&["attach", &run]);
     let mut last = 0;

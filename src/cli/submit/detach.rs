@@ -6,6 +6,7 @@ use std::time::Duration;
 use meshtf::Client;
 use meshtf::node::NewRun;
 use meshtf::protocol::{SessionId, SessionOptions};
+use meshtf_graph::plan::PlaceBy;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, counted};
 use meshtf_tensor::lock::lock;
@@ -70,6 +71,11 @@ impl StepArgs {
         let Reached::Mesh { node, master } = reached else {
             return Err(Trouble::input("--detach: only a node of a mesh continues without this process"));
         };
+        if self.has_heir && (self.guard.is_none() || self.place_by != PlaceBy::Names) {
+            let why = "--heir: another node continues only steps that are guarded (several tasks, several steps, no --guard off) \
+                       and placed by names (--place names)";
+            return Err(Trouble::input(why));
+        }
         let (graph, begin) = self.begin(job)?;
         let options = SessionOptions {
             soft_placement: self.soft_placement,
@@ -96,6 +102,7 @@ impl StepArgs {
             feeds: job.feeds.iter().map(|(_, value)| value.clone()).collect(),
             steps: self.steps,
             every: self.every,
+            has_heir: self.has_heir,
         };
         let run = NewRun::name();
         let asked = master.clone().map(|task| Asked { task, run, is_doubtful: false });

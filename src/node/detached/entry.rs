@@ -58,6 +58,8 @@ pub(super) struct Whole {
     pub graph: Graph,
     pub options: SessionOptions,
     pub steps: Steps,
+    /// Another node continues it if this one is lost.
+    pub has_heir: bool,
 }
 
 /// The node that continues a run if this one is lost.
@@ -68,6 +70,8 @@ pub(super) struct Succession {
     pub is_ready: bool,
     /// One is being asked.
     pub is_asking: bool,
+    /// The one that was asked last did not agree.
+    pub is_refused: bool,
     /// When one was asked last, and when the heir was notified of the steps that are done.
     pub asked: Option<Instant>,
     pub told: Option<Instant>,
@@ -181,7 +185,8 @@ impl Entry {
 
     /// The run as it is now.
     pub fn status(&self) -> DetachedStatus {
-        self.status_of(&self.state())
+        let heir = self.heir();
+        self.status_of(&self.state(), heir)
     }
 
     /// The same for one who begins a run of this name.
@@ -195,7 +200,8 @@ impl Entry {
         }
     }
 
-    fn status_of(&self, state: &State) -> DetachedStatus {
+    /// The heir is that of before: who looks after heirs asks for the state, so nobody asks for the heir while holding that.
+    fn status_of(&self, state: &State, heir: Option<Peer>) -> DetachedStatus {
         let since = |then: Instant| then.elapsed().as_millis() as u64;
         DetachedStatus {
             run: self.run,
@@ -209,13 +215,14 @@ impl Entry {
             ended_ms: state.ended.map(since),
             fetched: state.fetched.clone(),
             notice: state.unkept.as_ref().filter(|_| state.state.is_over()).or(state.notice.as_ref()).cloned(),
-            heir: self.heir(),
+            heir,
         }
         .cut()
     }
 
     /// Its lines after that number, with the values of the last step after the last line.
     pub fn follow(&self, after: u64) -> (Followed, Vec<Tensor>) {
+        let heir = self.heir();
         let state = self.state();
         let mut part = state.tail.after(after);
         let mut last = None;
@@ -228,7 +235,7 @@ impl Entry {
         }
         let has_values = !part.lines.is_empty() || last.is_some();
         let followed = Followed {
-            status: self.status_of(&state),
+            status: self.status_of(&state, heir),
             fetches: if has_values { self.fetches.clone() } else { Vec::new() },
             lines: part.lines,
             missed: part.missed,
@@ -241,6 +248,7 @@ impl Entry {
 
     /// Has it end between two steps, or at once.
     pub fn stop(&self, by: &Peer, now: bool) -> DetachedStatus {
+        let heir = self.heir();
         let mut state = self.state();
         if !state.state.is_over() {
             state.stopped_by.get_or_insert_with(|| by.clone());
@@ -250,7 +258,7 @@ impl Entry {
                 self.gives_up.notify_one();
             }
         }
-        self.status_of(&state)
+        self.status_of(&state, heir)
     }
 
     /// Its node ends.

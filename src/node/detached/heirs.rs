@@ -1,4 +1,4 @@
-//! The heirs of detached runs. A node whose run is guarded leaves it to another node, its heir: the graph and the feeds once, the
+//! The heirs of detached runs. A node leaves a run that is to have an heir to another node: the graph and the feeds once, the
 //! record of each complete cut (between their masters), and the number of steps from time to time. If the node is lost, the heir
 //! opens the session again under the same name, which comes back to the newest cut, and continues with the steps after it.
 
@@ -20,10 +20,13 @@ use crate::session::detached::{NewRun, leave_to, tell};
 
 /// The interval of the looks at heirs, and at the nodes whose heir this one is.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
-/// How long after a node that did not agree, or was lost, another is asked.
+/// How long after a node was lost another is asked, and after one that did not agree: it may be asked again, with all.
 const ASKS_AGAIN: Duration = Duration::from_secs(2);
+const ASKS_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// The interval at which the heir is notified of the steps that are done.
 const TELLS_EVERY: Duration = Duration::from_secs(1);
+/// How long a run is kept whose node is up and does not speak of it: it may have another heir by now.
+const KEPT_UNTOLD: Duration = Duration::from_secs(30);
 /// How long a node is to be gone before its run is continued: all others have noticed by then.
 const GONE_FOR: Duration = Duration::from_millis(400);
 
@@ -38,8 +41,17 @@ pub(super) struct Heirloom {
     began: Instant,
     /// The last step that is known to be done.
     step: u64,
+    /// When the node last spoke of it.
+    told: Instant,
     /// Since when the node is gone.
     gone: Option<Instant>,
+}
+
+impl Succession {
+    /// How long after a node was asked another one is.
+    fn pause(&self) -> Duration {
+        if self.is_refused { ASKS_AFTER_REFUSAL } else { ASKS_AGAIN }
+    }
 }
 
 impl DetachedRuns {
@@ -64,7 +76,7 @@ impl DetachedRuns {
                 let why = format!("{MAX_INHERITED} runs of other nodes are left to this one already");
                 return Err(Failure::new(Code::ResourceExhausted, why));
             }
-            all.push(Heirloom { run, by, from: from.clone(), task, whole, began, step: 0, gone: None });
+            all.push(Heirloom { run, by, from: from.clone(), task, whole, began, step: 0, told: now, gone: None });
         }
         master.expect(run, from.clone());
         self.keep_heirs();
@@ -75,7 +87,7 @@ impl DetachedRuns {
     pub(super) fn reached(&self, from: &Peer, run: SessionId, step: u64) {
         let mut all = lock(&self.heirlooms);
         let known = all.iter_mut().filter(|one| one.run == run && one.from == *from);
-        known.for_each(|one| one.step = one.step.max(step));
+        known.for_each(|one| (one.step, one.told) = (one.step.max(step), Instant::now()));
     }
 
     /// A run of another node is over.
@@ -131,7 +143,7 @@ impl DetachedRuns {
             let Some(whole) = entry.whole().filter(|_| !entry.is_starting()) else { continue };
             let options = &whole.options;
             // Where variables are that were placed by cost, this master alone knows.
-            if options.guard.is_none() || options.place_by != PlaceBy::Names {
+            if !whole.has_heir || options.guard.is_none() || options.place_by != PlaceBy::Names {
                 continue;
             }
             let now = Instant::now();
@@ -144,7 +156,7 @@ impl DetachedRuns {
                         tell(&self.requests, &heir, AskDetached::Reached { run, step: entry.step() });
                     }
                 }
-                None if !succession.is_asking && is_due(succession.asked, ASKS_AGAIN) => {
+                None if !succession.is_asking && is_due(succession.asked, succession.pause()) => {
                     let Some(member) = master.choose_heir() else { continue };
                     *succession = Succession { is_asking: true, asked: Some(now), ..Succession::default() };
                     drop(succession);
@@ -161,7 +173,7 @@ impl DetachedRuns {
         let Some(task) = master.upgrade().map(|master| master.task().clone()) else { return };
         self.handle.spawn(async move {
             let Some(whole) = entry.whole() else { return };
-            let Whole { title, graph, options, steps } = &*whole;
+            let Whole { title, graph, options, steps, has_heir } = &*whole;
             let of = NewRun {
                 title: title.clone(),
                 graph,
@@ -170,6 +182,7 @@ impl DetachedRuns {
                 feeds: steps.feeds.clone(),
                 steps: steps.count,
                 every: steps.every,
+                has_heir: *has_heir,
             };
             let about = (entry.run, entry.by.clone(), task, entry.age().as_millis() as u64);
             let agreed = leave_to(&requests, &heir, about, of).await;
@@ -180,7 +193,10 @@ impl DetachedRuns {
                     succession.heir = Some(heir.clone());
                     master.upgrade().into_iter().for_each(|master| master.set_heir(entry.run, heir.clone()));
                 }
-                Err(failure) => tracing::debug!("{heir} is no heir of run {}: {failure}", entry.run),
+                Err(failure) => {
+                    succession.is_refused = true;
+                    tracing::debug!("{heir} is no heir of run {}: {failure}", entry.run);
+                }
             }
         });
     }
@@ -196,6 +212,11 @@ impl DetachedRuns {
                 true => one.gone = None,
                 false => drop(one.gone.get_or_insert(now)),
             }
+        }
+        let is_forgotten = |one: &mut Heirloom| one.gone.is_none() && now.duration_since(one.told) >= KEPT_UNTOLD;
+        let forgotten: Vec<SessionId> = all.extract_if(.., is_forgotten).map(|one| one.run).collect();
+        if let Some(master) = self.master.upgrade() {
+            forgotten.into_iter().for_each(|run| master.disclaim(run));
         }
         let is_due = |one: &mut Heirloom| one.gone.is_some_and(|gone| now.duration_since(gone) >= GONE_FOR);
         let due: Vec<Heirloom> = all.extract_if(.., is_due).collect();

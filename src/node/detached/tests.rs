@@ -42,6 +42,7 @@ async fn a_run_that_is_there_is_not_begun_again() {
         feeds: Vec::new(),
         steps: 1 << 60,
         every: 0,
+        has_heir: false,
     };
     let run = NewRun::name();
     let first = node.launch(Some(&task), run, new()).await.unwrap();
