@@ -40,9 +40,11 @@ mod volume_pools;
 mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use array::Site;
 use burn_backend::DeviceOps;
+pub(crate) use memory::is_own;
 pub use memory::{Backing, download, is_handed_over};
 use meshtf_kernels::KernelNode;
 use meshtf_loops::turn;
@@ -50,7 +52,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Tensor};
 
-use crate::{Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
+use crate::{DeviceTensor, Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
 
 /// Fewest bytes of a constant that shares its elements with the tensor that it was made of.
 const LEAST_SHARED: usize = 64 << 10;
@@ -169,7 +171,8 @@ impl<B: Backing> Engine for BurnEngine<B> {
         if !is_taken || tensor.byte_len() < LEAST_SHARED {
             return Ok(None);
         }
-        guarded(&self.name, || Ok(Some(self.site.shared(tensor).value())))
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        Ok(Some(Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Some(memory::share(tensor))) })))
     }
 }
 
