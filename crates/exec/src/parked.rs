@@ -8,8 +8,8 @@ use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
 use super::sink::Iterations;
 
-/// Most bytes of values that wait on one device for their step or their Recv: as many as one link has under way, so that two of the
-/// largest tensors may wait. They are in the memory budget, too.
+/// Most bytes of values that wait on one device for their step or their Recv: as many as one link has under way, so that two
+/// of the largest tensors may wait. They are in the memory budget, too.
 pub const MAX_PARKED_BYTES: usize = 16 << 30;
 const _: () = assert!(MAX_PARKED_BYTES > 2 * MAX_TENSOR_BYTES);
 
