@@ -122,7 +122,8 @@ impl Opening {
     fn read(args: &Args, job: &StepRequest, at: Option<At<'_>>) -> Result<Opening, Trouble> {
         let (graph, weights) = match at {
             Some(at) => {
-                let (graph, weights) = Weights::add(job.graph.clone(), at)?;
+                let (graph, weights) =
+                    Weights::add_for(job.graph.clone(), at, job.fetches().into_iter().chain(job.targets()))?;
                 weights.remarks.iter().for_each(mention);
                 (graph, Some(weights))
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::{DType, Shape, Tensor};
-use meshtf_train::job::{Kept, restore, restore_constant, variables};
+use meshtf_train::job::{Kept, changes_variables, restore, restore_constant, variables};
 use meshtf_train::{AVERAGE, Variable};
 use meshtf_weights::Entry;
 use meshtf_weights::map::{Rules, cast, widens};
@@ -69,6 +69,20 @@ impl Weights {
     /// Bad input: the file does not exist, or lacks variables, or has them in another form; the message names them.
     pub fn add(graph: Graph, at: At) -> Result<(Graph, Weights), Error> {
         Weights::add_as(graph, at, false)
+    }
+
+    /// As [`Weights::add`], for a session whose steps compute these tensors and nodes. If they may change variables, the values
+    /// are fed, so that tasks do not hold the first ones as long as the session lasts.
+    ///
+    /// # Errors
+    /// As [`Weights::add`].
+    pub fn add_for<'a>(
+        graph: Graph,
+        at: At,
+        steps: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(Graph, Weights), Error> {
+        let is_fed = changes_variables(&graph, steps);
+        Weights::add_as(graph, at, is_fed)
     }
 
     /// As [`Weights::add`], for variables that change: the values are fed, so that tasks do not hold the first ones as long as
@@ -298,6 +312,24 @@ mod tests {
         weights.set(&session).await.unwrap();
         let got = session.run().fetch("y").fetch("n").await.unwrap().values;
         assert_eq!(got, [Tensor::vector(vec![8f32, 1.0]), Tensor::scalar(10i64)]);
+    }
+
+    /// The constants of a plan that has set the variables would stay beside those that change.
+    #[test]
+    fn values_of_variables_that_steps_change_are_no_constants_of_the_graph() {
+        let text = r#"{"version": 1, "variables": {"w": {"shape": [2]}, "n": {"shape": [], "dtype": "int64"}},
+            "nodes": {"y": {"op": "Mul", "inputs": ["w", 2]}, "late": {"op": "Identity", "inputs": ["y"], "control": ["add"]},
+                "add": {"op": "AssignAddVariableOp", "inputs": ["w/variable", [1.0, 1.0]]}}}"#;
+        let graph = || Graph::new(graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+        let folder = TempDir::new().unwrap();
+        let tensors = [("w", Tensor::vector(vec![4f32, 0.5])), ("n", Tensor::scalar(10i64))];
+        let file = save(&folder, "a.safetensors", &tensors);
+        for (steps, is_fed) in
+            [(&["y"][..], false), (&["n", "y:0"], false), (&["add"], true), (&["late"], true), (&["y", "add"], true)]
+        {
+            let (_, weights) = Weights::add_for(graph(), At::path(&file), steps.iter().copied()).unwrap();
+            assert!(weights.all.iter().all(|one| one.feed.is_some() == is_fed), "{steps:?}");
+        }
     }
 
     #[test]

@@ -40,17 +40,19 @@ mod volume_pools;
 mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use array::Site;
 use burn_backend::DeviceOps;
+pub(crate) use memory::is_own;
 pub use memory::{Backing, download, is_handed_over};
 use meshtf_kernels::KernelNode;
 use meshtf_loops::turn;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory as budget;
-use meshtf_tensor::{DType, Tensor};
+use meshtf_tensor::{DType, Shape, Tensor};
 
-use crate::{Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
+use crate::{DeviceTensor, Engine, EngineKernel, EngineOutcome, Follower, Value, Values};
 
 /// Fewest bytes of a constant that shares its elements with the tensor that it was made of.
 const LEAST_SHARED: usize = 64 << 10;
@@ -62,9 +64,20 @@ const SMALL: usize = 1024;
 /// Most bytes of a tensor in a GPU's memory, whose shaders count in 32 bits. The host holds larger ones, and computes on them.
 const MOST_ON_GPU: usize = i32::MAX as usize;
 
-/// Whether a backend holds a tensor with this number of elements.
+/// Whether a backend holds a tensor with this number of elements. Some GPUs store a bool in four bytes.
 fn is_held<B: Backing>(dtype: DType, elements: usize) -> bool {
-    !B::REMOTE || elements.saturating_mul(dtype.size().unwrap_or(1)) <= MOST_ON_GPU
+    let size = if dtype == DType::Bool { size_of::<u32>() } else { dtype.size().unwrap_or(1) };
+    !B::REMOTE || elements.saturating_mul(size) <= MOST_ON_GPU
+}
+
+/// Whether a backend holds a tensor of this shape, whose size no limit of the host exceeds; memory is not looked at.
+fn is_within<B: Backing>(shape: &Shape, dtype: DType) -> bool {
+    shape.limited_elements(dtype).is_ok_and(|elements| is_held::<B>(dtype, elements))
+}
+
+/// Whether a backend holds a tensor of this shape, and there is memory for it.
+fn fits<B: Backing>(shape: &Shape, dtype: DType) -> bool {
+    is_within::<B>(shape, dtype) && shape.is_allowed(dtype)
 }
 
 /// A kernel before it knows its device.
@@ -169,7 +182,8 @@ impl<B: Backing> Engine for BurnEngine<B> {
         if !is_taken || tensor.byte_len() < LEAST_SHARED {
             return Ok(None);
         }
-        guarded(&self.name, || Ok(Some(self.site.shared(tensor).value())))
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        Ok(Some(Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Some(memory::share(tensor))) })))
     }
 }
 

@@ -260,7 +260,7 @@ impl Value {
                     && match &**memory {
                         // A view that does not cover its whole buffer is not overwritten, but copied in order.
                         Some(Memory::Flex(raw)) => {
-                            raw.is_unique() && raw.is_contiguous() && raw.bytes().len() == self.byte_len()
+                            crate::burn::is_own(raw) && raw.is_contiguous() && raw.bytes().len() == self.byte_len()
                         }
                         _ => true,
                     }

@@ -28,6 +28,7 @@ pub(crate) use self::shares::share;
 pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
 use self::updates::all_of;
+pub use self::updates::changes_variables;
 pub use self::worker_file::Held;
 use meshtf_graph::gradient::Gradient;
 use meshtf_graph::op::Role;

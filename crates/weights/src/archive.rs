@@ -13,6 +13,10 @@ use std::sync::Arc;
 
 /// Most bytes that a member unpacks to: a tensor and its header.
 const MAX_UNPACKED: u64 = MAX_TENSOR_BYTES as u64 + (1 << 20);
+/// A member may unpack to so many bytes however small it is, as zeros do.
+const MAX_OF_ANY: u64 = 2 << 30;
+/// Beyond that, to so many times its size: weights shrink far less.
+const MAX_RATIO: u64 = 64;
 
 /// An archive.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ struct Member {
     stored_at: Option<u64>,
     /// Its unpacked size, as the archive states it.
     size: u64,
+    /// Its size in the archive, as that states it.
+    packed: u64,
 }
 
 impl Archive {
@@ -46,7 +52,8 @@ impl Archive {
                 return Err(wrong(format!("{:?} in the archive is encrypted", file.name())));
             }
             let stored_at = file.data_start().filter(|_| file.compression() == CompressionMethod::Stored);
-            members.insert(file.name().to_owned(), Member { index, stored_at, size: file.size() });
+            let (size, packed) = (file.size(), file.compressed_size());
+            members.insert(file.name().to_owned(), Member { index, stored_at, size, packed });
         }
         Ok(Archive { source: Arc::clone(source), zip, members: Arc::new(members) })
     }
@@ -85,14 +92,21 @@ impl Archive {
 
     /// The first bytes of a member; fewer if it has fewer.
     fn unpacked(&self, member: Member, name: &str, length: u64) -> Result<Vec<u8>> {
-        if length > MAX_UNPACKED {
-            return Err(limit(format!("{name:?} unpacks to {length} bytes; the limit is {MAX_UNPACKED}")));
+        let packed = member.packed.min(self.source.length());
+        let most = most_of(packed);
+        if length > most {
+            let why = format!("{name:?} unpacks from {packed} to {length} bytes; the limit is {most}");
+            return Err(limit(why));
         }
         memory::admit(length as usize)?;
         let at = |why: &dyn std::fmt::Display| wrong(format!("{name:?} in the archive: {why}"));
         let mut zip = self.zip.clone();
         let file = zip.by_index(member.index).map_err(|error| at(&error))?;
         let mut bytes = Vec::new();
+        // Not more than it has: a vector that grows takes up to twice as much.
+        bytes
+            .try_reserve_exact(length as usize)
+            .map_err(|_| limit(format!("no memory for {length} bytes of {name:?}")))?;
         file.take(length).read_to_end(&mut bytes).map_err(|error| at(&error))?;
         Ok(bytes)
     }
@@ -100,4 +114,28 @@ impl Archive {
 
 fn zip(source: &Shared) -> Result<ZipArchive<Cursor>> {
     ZipArchive::new(Cursor::new(source)).map_err(|error| wrong(format!("not a valid zip archive: {error}")))
+}
+
+/// Most bytes that a member of so many packed bytes unpacks to.
+fn most_of(packed: u64) -> u64 {
+    packed.saturating_mul(MAX_RATIO).max(MAX_OF_ANY).min(MAX_UNPACKED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_member_does_not_unpack_to_the_largest_tensor() {
+        let largest = MAX_TENSOR_BYTES as u64;
+        for (packed, most) in [
+            (0, MAX_OF_ANY),
+            (8_000_000, MAX_OF_ANY),
+            (100_000_000, 6_400_000_000),
+            (largest / 2, MAX_UNPACKED),
+            (u64::MAX, MAX_UNPACKED),
+        ] {
+            assert_eq!(most_of(packed), most, "{packed}");
+        }
+    }
 }

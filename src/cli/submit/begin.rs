@@ -23,7 +23,7 @@ impl StepArgs {
         let map = self.map.rules()?;
         let (graph, weights) = match self.weights(map.as_ref()) {
             Some(at) => {
-                let (graph, weights) = Weights::add(graph, at)?;
+                let (graph, weights) = Weights::add_for(graph, at, job.fetches().into_iter().chain(job.targets()))?;
                 if !self.quiet && at.path.is_dir() {
                     mention(format_args!("weights from {}", weights.origin));
                 }

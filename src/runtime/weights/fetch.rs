@@ -123,7 +123,9 @@ impl Fetch {
         for (holder, left) in holders.iter().zip((0..holders.len()).rev()) {
             // The last one is the master, which may have to ask the client.
             let passes_on = left == 0;
-            match patiently(&is_wanted, || self.take_from((holder, passes_on), session, missing, have, &is_wanted)) {
+            let received = || self.client.received_from(holder);
+            let work = || self.take_from((holder, passes_on), session, missing, have, &is_wanted);
+            match patiently(PAUSES, &is_wanted, received, work) {
                 Ok(()) => return Ok(()),
                 // It is not connected, or does not have them: another one may.
                 Err(failure) if matches!(failure.code, Code::Unavailable | Code::NotFound) => failed = Some(failure),
@@ -147,12 +149,10 @@ impl Fetch {
         is_wanted: &impl Fn() -> bool,
     ) -> Result<()> {
         let missing: Vec<&Kept> = missing.iter().copied().filter(|one| !have.contains_key(&one.content)).collect();
-        let mut parts = parts(&missing).into_iter();
+        let mut parts = parts(&missing).into_iter().peekable();
         let mut asked: VecDeque<(&[&Kept], Asked)> = VecDeque::new();
         loop {
-            while asked.len() < AT_ONCE
-                && let Some(part) = parts.next()
-            {
+            while let Some(part) = parts.next_if(|next| goes_beside(next, asked.iter().map(|(part, _)| *part))) {
                 let contents = part.iter().map(|one| one.content).collect();
                 let inquiry = Inquiry::Constants { session, contents };
                 asked.push_back((part, self.client.inquire(holder, inquiry, Vec::new())?));
@@ -211,14 +211,23 @@ pub(super) fn silent(holder: &Peer, limit: Duration) -> Failure {
     Failure::new(Code::Unavailable, why)
 }
 
-/// Does work with a holder, and again if the holder has too much to do.
-fn patiently(is_wanted: &impl Fn() -> bool, mut work: impl FnMut() -> Result<()>) -> Result<()> {
-    let (mut pause, mut left) = (PAUSES[0], MAX_AGAIN);
+/// Does work with a holder, and again if the holder has too much to do. A pause in which others received from it on the same link
+/// does not count: large constants take it for minutes.
+fn patiently(
+    [first, longest]: [Duration; 2],
+    is_wanted: &impl Fn() -> bool,
+    received: impl Fn() -> u64,
+    mut work: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let (mut pause, mut left) = (first, MAX_AGAIN);
     loop {
         match work() {
             Err(failure) if failure.code == Code::ResourceExhausted && left > 0 && is_wanted() => {
+                let before = received();
                 thread::sleep(pause);
-                (pause, left) = ((2 * pause).min(PAUSES[1]), left - 1);
+                // Of the pause alone: a message that the work itself has no memory for is received, too.
+                left -= u32::from(received().abs_diff(before) < LEAST_BYTES);
+                pause = (2 * pause).min(longest);
             }
             done => return done,
         }
@@ -227,6 +236,13 @@ fn patiently(is_wanted: &impl Fn() -> bool, mut work: impl FnMut() -> Result<()>
 
 fn not_wanted() -> Failure {
     Failure::new(Code::Cancelled, "its session ended while its constants were on their way")
+}
+
+/// Whether a part may be asked for beside those that are under way: one that is larger than an inquiry's usual limit is asked for
+/// alone, since the link carries few of the largest.
+fn goes_beside<'a>(next: &[&Kept], mut asked: impl ExactSizeIterator<Item = &'a [&'a Kept]>) -> bool {
+    let is_large = |part: &[&Kept]| matches!(part, [one] if one.bytes() > MAX_ASKED_BYTES);
+    asked.len() == 0 || asked.len() < AT_ONCE && !is_large(next) && !asked.any(is_large)
 }
 
 /// Constants, in parts that one inquiry may ask for.
@@ -298,14 +314,43 @@ mod tests {
         }
     }
 
+    fn kept(bytes: usize) -> Kept {
+        let shape = Shape::from(vec![bytes]);
+        Kept { content: Content([0; 32]), node: String::new(), dtype: DType::U8, shape }
+    }
+
+    #[test]
+    fn a_large_constant_is_asked_for_alone() {
+        let (small, large) = (kept(MAX_ASKED_BYTES), kept(MAX_ASKED_BYTES + 1));
+        let (small, large) = (&[&small][..], &[&large][..]);
+        assert!([small, large].iter().all(|next| goes_beside(next, [].into_iter())));
+        assert!(goes_beside(small, [small].into_iter()));
+        assert!(!goes_beside(large, [small].into_iter()));
+        assert!(!goes_beside(small, [large].into_iter()));
+        assert!(!goes_beside(small, [small; AT_ONCE].into_iter()));
+    }
+
+    #[test]
+    fn a_busy_holder_is_asked_again_for_as_long_as_it_sends_to_others() {
+        let pauses = [Duration::ZERO; 2];
+        for (busy, sends_for) in [(3, 0), (100, 200), (u32::MAX, 0), (u32::MAX, 50)] {
+            let (mut asked, looks) = (0u32, AtomicU64::new(0));
+            // It is looked at before and after each pause.
+            let received = || (looks.fetch_add(1, Ordering::Relaxed)).min(2 * sends_for) * LEAST_BYTES;
+            let done = patiently(pauses, &|| true, received, || {
+                asked += 1;
+                let too_much = || Failure::new(Code::ResourceExhausted, "the link is full");
+                if asked <= busy { Err(too_much()) } else { Ok(()) }
+            });
+            match busy {
+                u32::MAX => assert_eq!((asked, done.is_err()), (1 + MAX_AGAIN + sends_for as u32, true)),
+                _ => assert_eq!((asked, done.is_ok()), (busy + 1, true)),
+            }
+        }
+    }
+
     #[test]
     fn parts_stay_within_the_limits_of_an_inquiry() {
-        let kept = |bytes: usize| Kept {
-            content: Content([0; 32]),
-            node: String::new(),
-            dtype: DType::U8,
-            shape: Shape::from(vec![bytes]),
-        };
         let counts = |sizes: &[usize]| {
             let all: Vec<Kept> = sizes.iter().map(|&bytes| kept(bytes)).collect();
             let all: Vec<&Kept> = all.iter().collect();

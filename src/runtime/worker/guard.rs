@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshtf_exec::{Moment, ResourceKey, Saved};
-use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::{Budget, Bytes};
+use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
 use self::outgoing::Body;
 pub(super) use self::outgoing::Parcels;
 use super::{State, WorkerSession};
 use crate::protocol::guard::{Cut, GuardReport, Origin, Parcel, SentResource, SentState, ToGuard};
-use crate::protocol::{Peer, ToMaster};
+use crate::protocol::{MAX_MESSAGE_BYTES, Peer, ToMaster};
 
 /// Most sessions whose copies a worker makes or keeps.
 const MAX_GUARDED: usize = 4096;
@@ -34,9 +34,10 @@ const CHUNK_RESOURCES: usize = 256;
 const CHUNK_BYTES: usize = 32 << 20;
 /// Most chunks of a part of a cut.
 const MAX_CHUNKS: u32 = 1 << 16;
-/// A resource of more tensors or bytes does not fit a message.
+/// A resource of more tensors or bytes does not fit a message; a variable always does.
 const MAX_TENSORS: usize = 1 << 15;
-const MAX_BYTES: usize = 3 << 30;
+const MAX_BYTES: usize = MAX_TENSOR_BYTES + (1 << 28);
+const _: () = assert!(MAX_BYTES + CHUNK_BYTES < MAX_MESSAGE_BYTES);
 /// How long the copies of a session outlive the link with its master, which may come back.
 const ORPHANS_KEPT: Duration = Duration::from_secs(600);
 /// The kind of the positions of random numbers, which are no resource.

@@ -12,7 +12,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape, Tensor};
 
-use super::memory::{Backing, Order, burn_type, held, share, upload};
+use super::memory::{Backing, Order, burn_type, held, upload};
 use super::{SMALL, blocks};
 use crate::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 
@@ -73,12 +73,6 @@ impl<B: Backing> Site<B> {
         let tensor = owned(tensor)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
-    }
-
-    /// An array that shares its elements with a tensor of floats.
-    pub fn shared(&self, tensor: &Tensor) -> Array<B> {
-        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
-        Array { raw: share::<B>(tensor, &self.device), dtype, shape, home: Home::default() }
     }
 
     /// An array filled with one value.

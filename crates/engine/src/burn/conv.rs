@@ -16,7 +16,7 @@ use super::blocks::by_blocks;
 use super::channels_last::Filter;
 use super::elementwise::arrays;
 use super::memory::Backing;
-use super::{Body, channels_last, depthwise, pool};
+use super::{Body, channels_last, depthwise, is_within, pool};
 use crate::{EngineOutcome, Value, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -160,7 +160,7 @@ pub(super) struct Fit {
     pub(super) answer: Shape,
 }
 
-pub(super) fn fit(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
+pub(super) fn fit<B: Backing>(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
     let (batch, space, channels) = window.image(image)?;
     let &[height, width, taken, made] = filter.dims() else { return None };
     if [batch, channels, taken, made, height, width].contains(&0) || channels % taken != 0 {
@@ -178,7 +178,7 @@ pub(super) fn fit(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Sh
         answer: window.shape(batch, answer, made),
     };
     let shapes = [&fit.image, &fit.filter, &fit.answer];
-    shapes.iter().all(|shape| shape.limited_elements(dtype).is_ok()).then_some(fit)
+    shapes.iter().all(|shape| is_within::<B>(shape, dtype)).then_some(fit)
 }
 
 const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
@@ -272,7 +272,7 @@ pub(super) fn finished_conv2d<B: Backing>(
     inputs: &Values,
     finish: Finish,
 ) -> Result<Option<EngineOutcome>> {
-    match fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) {
+    match fit::<B>(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) {
         Some(fit) => in_place::<B>((window, &fit), filter, inputs, Some(finish)),
         None => Ok(None),
     }
@@ -284,7 +284,7 @@ fn conv2d<B: Backing>(
     site: &Site<B>,
     inputs: Values,
 ) -> Result<EngineOutcome> {
-    let Some(fit) = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
+    let Some(fit) = fit::<B>(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
     if let Some(done) = in_place::<B>((window, &fit), filter, &inputs, None)? {
@@ -322,7 +322,7 @@ fn conv2d_backprop_input<B: Backing>(
     mut inputs: Values,
 ) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[0], inputs[2].shape())
-        .and_then(|image| fit(window, inputs[2].dtype(), &image, inputs[1].shape()));
+        .and_then(|image| fit::<B>(window, inputs[2].dtype(), &image, inputs[1].shape()));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -367,7 +367,7 @@ fn conv2d_backprop_filter<B: Backing>(
     mut inputs: Values,
 ) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[1], inputs[2].shape())
-        .and_then(|filter| fit(window, inputs[2].dtype(), inputs[0].shape(), &filter));
+        .and_then(|filter| fit::<B>(window, inputs[2].dtype(), inputs[0].shape(), &filter));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };

@@ -5,11 +5,11 @@ use meshtf_kernels::{KernelNode, call};
 use meshtf_tensor::Shape;
 use meshtf_tensor::failure::Result;
 
-use super::Body;
 use super::array::{Array, done};
 use super::elementwise::arrays;
 use super::matmul;
 use super::memory::Backing;
+use super::{Body, fits};
 use crate::{EngineOutcome, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -20,7 +20,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |site, inputs| {
         let Some(sizes) = contraction.sizes(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         let shape = sizes.product();
-        if !shape.is_allowed(inputs[0].dtype()) {
+        if !fits::<B>(&shape, inputs[0].dtype()) {
             return Ok(EngineOutcome::Declined(inputs));
         }
         let [x, y] = arrays(site, inputs)?;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::array::{Array, Home, Site, done, float, host_scalar};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
 use super::memory::Backing;
-use super::{Body, blocks};
+use super::{Body, blocks, fits, is_within};
 use crate::{EngineOutcome, Value, Values};
 
 type Unary<B> = fn(Raw<B>) -> Raw<B>;
@@ -78,7 +78,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let same = node.op.ends_with("Grad");
         return Ok(Some(Box::new(move |site, inputs| {
             let fits = |inputs: &Values| !same || inputs[0].shape() == inputs[1].shape();
-            let Some(shape) = broadcast(&inputs).filter(|_| fits(&inputs)) else {
+            let Some(shape) = broadcast::<B>(&inputs).filter(|_| fits(&inputs)) else {
                 return Ok(EngineOutcome::Declined(inputs));
             };
             let [x, y] = arrays(site, inputs)?;
@@ -168,17 +168,17 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
 }
 
 /// The shape to which all inputs are broadcast; `None` if they do not match or it is too large: the host reports that.
-fn broadcast(inputs: &Values) -> Option<Shape> {
+fn broadcast<B: Backing>(inputs: &Values) -> Option<Shape> {
     let (first, rest) = inputs.split_first()?;
     let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;
     let dtype = inputs.last()?.dtype();
-    let fits = if inputs.iter().any(|input| *input.shape() == shape) {
+    let is_taken = if inputs.iter().any(|input| *input.shape() == shape) {
         // As large as an input, for which there was memory.
-        shape.limited_elements(dtype).is_ok()
+        is_within::<B>(&shape, dtype)
     } else {
-        shape.is_allowed(dtype)
+        fits::<B>(&shape, dtype)
     };
-    fits.then_some(shape)
+    is_taken.then_some(shape)
 }
 
 fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
@@ -208,7 +208,7 @@ fn zipped<B: Backing>(site: &Site<B>, [x, y]: [Array<B>; 2], shape: Shape, funct
 
 fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
+        let Some(shape) = broadcast::<B>(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         // A number on the host needs no tensor, and allows the other operand to be overwritten.
         for (function, tensor, number) in [(right, 0, 1), (left, 1, 0)] {
             if let Some(function) = function
@@ -227,7 +227,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
 
 /// A power whose exponent is a number on the host, and simple: shading languages have no power of a negative base.
 fn power<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let is_whole = broadcast(&inputs).is_some_and(|shape| shape == *inputs[0].shape());
+    let is_whole = broadcast::<B>(&inputs).is_some_and(|shape| shape == *inputs[0].shape());
     let exponent = host_scalar(&inputs[1]).filter(|_| is_whole);
     let Some(function) = exponent.and_then(UnaryFunction::power) else { return Ok(EngineOutcome::Declined(inputs)) };
     let x = site.array(take(inputs, 0))?;
@@ -237,7 +237,7 @@ fn power<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
 /// Compares the inputs in order, or swapped.
 fn comparison<B: Backing>(comparison: ComparisonFunction, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
+        let Some(shape) = broadcast::<B>(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank())?, y.lifted(shape.rank())?);
         let (x, y) = if swapped { (y, x) } else { (x, y) };
@@ -290,7 +290,7 @@ fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
 /// SelectV2: all three broadcast.
 fn select<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
+        let Some(shape) = broadcast::<B>(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         if inputs[0].is_empty() {
             return Ok(EngineOutcome::Declined(inputs));
         }
@@ -318,7 +318,7 @@ fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
         return None;
     }
     Some(Box::new(move |site, inputs| {
-        if with_host(&inputs) {
+        if with_host(&inputs) || !is_within::<B>(inputs[0].shape(), to) {
             return Ok(EngineOutcome::Declined(inputs));
         }
         if !B::REMOTE {

@@ -147,7 +147,7 @@ impl Together {
         let image = self.last(image)?;
         let answer = match &self.convolution {
             Convolution::Whole { window, .. } => {
-                fit(window, DType::F32, image.shape(), filter.shape()).map(|fit| fit.answer)
+                fit::<B>(window, DType::F32, image.shape(), filter.shape()).map(|fit| fit.answer)
             }
             Convolution::Depthwise(slide) => depthwise::answer_shape(slide, image.shape(), filter.shape()),
         };

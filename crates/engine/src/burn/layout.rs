@@ -7,10 +7,10 @@ use meshtf_loops::vector;
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape, Tensor};
 
-use super::Body;
 use super::array::{Array, Home, Part, Site, done, host_scalar, places};
 use super::dense::floats;
 use super::memory::{Backing, held};
+use super::{Body, fits, is_within};
 use crate::{EngineOutcome, Value, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -77,8 +77,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }
         "BroadcastTo" => moved(0, |x, rest| {
             let shape = Shape::from_i64s(&rest[0]).ok()?;
-            let fits = shape.rank() <= B::MAX_RANK && x.shape.broadcast(&shape).ok()? == shape && !empty(&shape);
-            (fits && shape.is_allowed(x.dtype)).then(|| Ok(vec![x.clone().expand(&shape)?]))
+            let is_valid = shape.rank() <= B::MAX_RANK && x.shape.broadcast(&shape).ok()? == shape && !empty(&shape);
+            (is_valid && fits::<B>(&shape, x.dtype)).then(|| Ok(vec![x.clone().expand(&shape)?]))
         }),
         "Tile" => moved(0, |x, rest| tiled(x, &rest[0])),
         "ReverseV2" => moved(0, |x, rest| {
@@ -90,7 +90,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let masks = Masks::of(node)?;
             moved(4, move |dy, rest| {
                 let shape =
-                    Shape::from_i64s(&rest[0]).ok().filter(|shape| shape.is_allowed(dy.dtype) && !empty(shape))?;
+                    Shape::from_i64s(&rest[0]).ok().filter(|shape| fits::<B>(shape, dy.dtype) && !empty(shape))?;
                 let (parts, _) = strided(&shape, &rest[1], &rest[2], &rest[3], &masks)?;
                 let counts: Shape = parts.iter().map(|part| part.count).collect();
                 (shape.rank() <= B::MAX_RANK && counts.elements() == dy.shape.elements())
@@ -331,7 +331,7 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
     }
     let sizes = x.shape.dims().iter().zip(multiples);
     let shape: Shape = sizes.map(|(size, &times)| size.checked_mul(times as usize)).collect::<Option<_>>()?;
-    if !shape.is_allowed(x.dtype) {
+    if !fits::<B>(&shape, x.dtype) {
         return None;
     }
     if let Some(from) = B::floats(&x.raw).filter(|_| B::IN_PLACE && x.dtype == DType::F32) {
@@ -354,10 +354,10 @@ fn filled<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
         return Ok(EngineOutcome::Declined(inputs));
     };
     let dtype = inputs[1].dtype();
-    let fits = |shape: &Shape| shape.is_allowed(dtype) && shape.rank() <= B::MAX_RANK && shape.elements() > Some(1);
+    let is_taken = |shape: &Shape| fits::<B>(shape, dtype) && shape.rank() <= B::MAX_RANK && shape.elements() > Some(1);
     match Shape::from_i64s(&dims.to_i64s()?)
         .ok()
-        .filter(|shape| dims.rank() == 1 && inputs[1].rank() == 0 && fits(shape))
+        .filter(|shape| dims.rank() == 1 && inputs[1].rank() == 0 && is_taken(shape))
     {
         Some(shape) => done(site.full(value, dtype, shape)),
         None => Ok(EngineOutcome::Declined(inputs)),
@@ -385,8 +385,8 @@ fn concat<B: Backing>() -> Body<B> {
         };
         let mut dims = first.dims().to_vec();
         dims[along] = values.iter().map(|value| value.shape().dims()[along]).sum();
-        let is_allowed = Shape::from(dims).is_allowed(inputs[0].dtype());
-        if !is_allowed || all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
+        let is_taken = fits::<B>(&Shape::from(dims), inputs[0].dtype());
+        if !is_taken || all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
             return Ok(EngineOutcome::Declined(inputs));
         }
         inputs.pop();
@@ -405,7 +405,7 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
         };
         let mut dims = shape.dims().to_vec();
         dims.insert(along, inputs.len());
-        if !Shape::from(dims.as_slice()).is_allowed(inputs[0].dtype()) {
+        if !fits::<B>(&Shape::from(dims.as_slice()), inputs[0].dtype()) {
             return Ok(EngineOutcome::Declined(inputs));
         }
         dims[along] = 1;
@@ -435,6 +435,9 @@ fn padded<B: Backing>() -> Body<B> {
         }
         let sides: Vec<(usize, usize)> = paddings.chunks(2).map(|side| (side[0] as usize, side[1] as usize)).collect();
         let shape: Shape = x.shape.dims().iter().zip(&sides).map(|(size, side)| side.0 + size + side.1).collect();
+        if !is_within::<B>(&shape, x.dtype) {
+            return Ok(EngineOutcome::Declined(inputs));
+        }
         shape.checked_elements(x.dtype)?;
         inputs.truncate(1);
         let [x] = super::elementwise::arrays(site, inputs)?;
@@ -459,7 +462,7 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
         let rows = places(indices, size).unwrap_or_default();
         let shape: Shape = before.iter().chain(indices.dims()).chain(behind).copied().collect();
         let Some(rows) =
-            rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK && shape.is_allowed(x.dtype))
+            rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK && fits::<B>(&shape, x.dtype))
         else {
             return Ok(EngineOutcome::Declined(inputs));
         };

@@ -12,7 +12,7 @@ use super::elementwise::arrays;
 use super::gemm::{UNPACKED, is_better_in_order, matrix, multiply};
 use super::kept::{Kept, Source};
 use super::memory::Backing;
-use super::{Body, blocks, dense, products};
+use super::{Body, blocks, dense, fits, products};
 use crate::{EngineOutcome, Value, Values};
 
 /// Most multiplications of a product that this module computes instead of the backend.
@@ -28,7 +28,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let mut weights = Kept::new(B::IN_PLACE && node.is_constant(1));
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
-        let Some(shape) = shape.filter(|shape| shape.is_allowed(inputs[0].dtype())) else {
+        let Some(shape) = shape.filter(|shape| fits::<B>(shape, inputs[0].dtype())) else {
             return Ok(EngineOutcome::Declined(inputs));
         };
         if !transpose_left

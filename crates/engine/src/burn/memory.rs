@@ -3,6 +3,8 @@
 // burn-ndarray is deprecated in favour of burn-flex, and kept for users who ask for it by name.
 #![allow(deprecated)]
 
+use std::sync::{Arc, Weak};
+
 use burn_backend::{
     AllocationProperty, Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata,
     try_read_sync,
@@ -147,7 +149,7 @@ impl Backing for burn_flex::Flex {
         let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == E::dtype())?;
         let all = raw.storage::<E>();
         // A part of a larger buffer can only be copied, too.
-        Some((all.get(start..end)?, !raw.is_unique() || end - start < all.len()))
+        Some((all.get(start..end)?, !is_own(raw) || end - start < all.len()))
     }
 
     fn laid_out(raw: &Self::Raw) -> Option<Vec<f32>> {
@@ -306,8 +308,8 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
     }
 }
 
-/// The elements of a tensor, which they keep.
-struct Shared(Tensor);
+/// The elements of a tensor, which they keep. The other is for [`is_own`].
+struct Shared(Tensor, #[allow(dead_code)] Weak<Bytes>);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
@@ -315,13 +317,21 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// The backend's tensor over the same elements, for a backend that computes in this process's memory. The backend copies them
-/// before it writes.
-pub(super) fn share<B: Backing>(tensor: &Tensor, device: &B::Device) -> B::Raw {
-    let elements = bytes::Bytes::from_owner(Shared(tensor.clone()));
-    let elements = Bytes::from_shared(elements, AllocationProperty::Native);
+/// The tensor of flex over the same elements. The backend copies them before it writes.
+pub(super) fn share(tensor: &Tensor) -> Memory {
+    let elements = Arc::new_cyclic(|weak| {
+        let elements = bytes::Bytes::from_owner(Shared(tensor.clone(), weak.clone()));
+        Bytes::from_shared(elements, AllocationProperty::Native)
+    });
     let kind = burn_type(tensor.dtype()).expect("float dtypes are burn's");
-    B::float_from_data(TensorData::from_bytes(elements, held(tensor.shape()), kind), device)
+    let layout = burn_flex::Layout::contiguous(held(tensor.shape()));
+    Memory::Flex(burn_flex::FlexTensor::from_arc(elements, layout, kind))
+}
+
+/// Whether nobody else has the elements: no other tensor of flex, and no tensor of the host, as for the elements of [`share`],
+/// which hold a weak pointer to themselves.
+pub(crate) fn is_own(raw: &burn_flex::FlexTensor) -> bool {
+    raw.is_unique() && Arc::weak_count(&raw.data_arc()) == 0
 }
 
 fn stored<T: bytemuck::NoUninit + Send + Sync>(
@@ -347,13 +357,14 @@ pub fn download(tensor: DeviceTensor) -> Result<Tensor> {
     }
 }
 
-/// Whether [`download`] returns the elements without copying, which cannot fail: they are not shared, fill a contiguous
-/// buffer of this process's memory, and are more than the few that are always copied.
+/// Whether [`download`] returns the elements without a copy, and so does not fail for lack of memory: neither a tensor of the
+/// engine nor one of the host shares them, they fill a contiguous buffer of this process's memory, and they are more than the few
+/// that are always copied.
 pub fn is_handed_over(tensor: &DeviceTensor) -> bool {
     let Some(Memory::Flex(raw)) = &*tensor.memory else { return false };
     let len = raw.shape().num_elements();
     let is_whole = raw.is_contiguous() && raw.bytes().len() == len * raw.dtype().size();
-    std::sync::Arc::strong_count(&tensor.memory) == 1 && raw.is_unique() && is_whole && len > COPIED
+    Arc::strong_count(&tensor.memory) == 1 && is_own(raw) && is_whole && len > COPIED
 }
 
 /// The number of elements up to which they are copied rather than moved, which takes a backend several steps.
@@ -419,4 +430,36 @@ fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &
 fn host<T: Element + bytemuck::Pod>(bytes: Bytes, shape: Shape) -> Result<Tensor> {
     let elements = bytes.try_into_vec::<T>().unwrap_or_else(|bytes| bytemuck::pod_collect_to_vec(&bytes));
     Tensor::new(shape, T::into_data(elements))
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_tensor::failure::Code;
+    use meshtf_tensor::memory::Budget;
+
+    use super::super::BurnEngine;
+    use super::*;
+    use crate::{Engine, Value, take_to_host};
+
+    #[test]
+    fn elements_that_a_tensor_of_the_host_shares_are_copied_within_the_budget() {
+        let engine = BurnEngine::<burn_flex::Flex>::new("flex", Default::default());
+        let constant = Tensor::vector((0..20_000).map(|i| i as f32).collect::<Vec<_>>());
+        let shared = || engine.share(&constant).unwrap().expect("it is large");
+        assert!(!shared().is_unshared());
+        let mut place = Some(shared());
+        let failure = Budget::of(4000).run(|| take_to_host(&mut place)).unwrap_err();
+        assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+        let taken = take_to_host(&mut place).unwrap().expect("it stayed where it was");
+        assert!(taken == constant && place.is_none());
+        let at = |tensor: &Tensor| tensor.slice::<f32>().unwrap().as_ptr();
+        assert_ne!(at(&taken), at(&constant));
+        // Nothing keeps the elements, and own ones are moved.
+        assert!(constant.is_unique());
+        let before = at(&taken);
+        let mut place = Some(engine.upload(taken).unwrap());
+        assert!(place.as_ref().is_some_and(Value::is_unshared));
+        let moved = Budget::of(4000).run(|| take_to_host(&mut place)).unwrap().expect("a value");
+        assert_eq!(at(&moved), before);
+    }
 }

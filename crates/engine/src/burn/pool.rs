@@ -10,11 +10,12 @@ use super::blocks::by_blocks;
 use super::conv::{Sides, WindowAttrs, answered, inner, sizes};
 use super::dense;
 use super::elementwise::arrays;
+use super::fits;
 use super::memory::Backing;
 use crate::{EngineOutcome, Values};
 
 /// A pool whose shapes match: its padding, and the shape of the result.
-fn pooled(window: &WindowAttrs, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
+fn pooled<B: Backing>(window: &WindowAttrs, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     let (padding, answer) = window.over(space, window.size)?;
     // A window over explicit padding alone has no greatest element: the host returns TensorFlow's result.
@@ -24,7 +25,7 @@ fn pooled(window: &WindowAttrs, dtype: DType, image: &Shape) -> Option<(Sides, S
     }
     let padded = [0, 1].map(|i| space[i].saturating_add(padding[i].0).saturating_add(padding[i].1));
     let (padded, answer) = (window.shape(batch, padded, channels), window.shape(batch, answer, channels));
-    (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
+    (fits::<B>(&padded, dtype) && fits::<B>(&answer, dtype)).then_some((padding, answer))
 }
 
 /// The padding, if it is the same before and after.
@@ -54,7 +55,7 @@ fn in_place<B: Backing>(window: &WindowAttrs, padding: Sides, image: &Shape, ans
 }
 
 pub(super) fn max_pool<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+    let Some((padding, answer)) = pooled::<B>(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
     if let Some(pool) = in_place::<B>(window, padding, inputs[0].shape(), &answer)
@@ -118,7 +119,7 @@ fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result
 }
 
 pub(super) fn max_pool_grad<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+    let Some((padding, answer)) = pooled::<B>(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
     if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
@@ -158,7 +159,7 @@ pub(super) fn max_pool_grad<B: Backing>(window: &WindowAttrs, site: &Site<B>, in
 }
 
 pub(super) fn avg_pool<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+    let Some((padding, answer)) = pooled::<B>(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
     if let Some(pool) = in_place::<B>(window, padding, inputs[0].shape(), &answer)
@@ -185,7 +186,7 @@ pub(super) fn avg_pool_grad<B: Backing>(
 ) -> Result<EngineOutcome> {
     let image = sizes(&inputs[0], inputs[1].shape());
     let fit = image.and_then(|image| {
-        let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
+        let (padding, answer) = pooled::<B>(window, inputs[1].dtype(), &image)?;
         (answer == *inputs[1].shape()).then_some((padding, image))
     });
     let Some((padding, image)) = fit else { return Ok(EngineOutcome::Declined(inputs)) };

@@ -8,11 +8,11 @@ use meshtf_kernels::KernelNode;
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::{Shape, Tensor};
 
-use super::Body;
 use super::array::{Array, Home, Site, done, host_scalar, places};
 use super::elementwise::arrays;
 use super::memory::{Backing, upload};
 use super::updates::UpdateRule;
+use super::{Body, fits};
 use crate::{EngineOutcome, Value, Values};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -97,7 +97,7 @@ fn segment_sum<B: Backing>(site: &Site<B>, mut inputs: Values) -> Result<EngineO
         return Ok(EngineOutcome::Declined(inputs));
     };
     let shape: Shape = [count].iter().chain(row).copied().collect();
-    if !shape.is_allowed(inputs[0].dtype()) || shape.rank() > B::MAX_RANK {
+    if !fits::<B>(&shape, inputs[0].dtype()) || shape.rank() > B::MAX_RANK {
         return Ok(EngineOutcome::Declined(inputs));
     }
     let data = site.array(inputs.swap_remove(0))?;

@@ -387,3 +387,79 @@ fn an_array_of_variants_is_sliced() {
     let indices = Tensor::from_vec([2, 2], vec![0i64, 1, 1, 0]);
     assert_eq!(sparse, [indices, Tensor::vector(vec![2f32, 3.0]), Tensor::vector(vec![2i64, 2])]);
 }
+
+/// A variable shares the elements of a large constant until its first change.
+#[test]
+fn a_change_of_a_variable_leaves_the_constant_that_it_was_given() {
+    use meshtf_engine::adapters::{BackendChoice, cpu};
+
+    let elements = (0..20_000).map(|i| format!("{i}.5")).collect::<Vec<_>>().join(",");
+    let text = format!(
+        "
+        c = Const is=({elements})
+        rate = Const is=(0.5)
+        given = Identity c
+        ones = OnesLike c
+        v = VariableV2 dtype=float32 shape=[20000]
+        init = Assign v c
+        add = AssignAdd v ones
+        step = ApplyGradientDescent v rate ones
+        read = Identity v
+        h = VarHandleOp dtype=float32 shape=[20000]
+        init_h = AssignVariableOp h c
+        add_h = AssignAddVariableOp h ones
+        step_h = ResourceApplyGradientDescent h rate ones
+        read_h = ReadVariableOp h dtype=float32"
+    );
+    let graph = graph(&text);
+    let at = |more: f32| Tensor::vector((0..20_000).map(|i| i as f32 + 0.5 + more).collect::<Vec<_>>());
+    let mut cluster = Cluster::with(&[Task::new("local", 0)], || cpu(BackendChoice::Flex).open().unwrap());
+    for [init, add, step, read] in [["init", "add", "step", "read"], ["init_h", "add_h", "step_h", "read_h"]] {
+        // It is assigned again over its own changes, and the second change finds elements that are its own.
+        for (node, more) in [(init, 0.0), (add, 1.0), (add, 2.0), (init, 0.0), (step, -0.5), (step, -1.0), (init, 0.0)]
+        {
+            cluster.run(&graph, &[], &[&format!("^{node}")]).unwrap();
+            let got = cluster.run(&graph, &[], &[read, "given"]).unwrap();
+            assert!(got[0] == at(more), "{node} makes it {more} more");
+            assert!(got[1] == at(0.0), "{node} leaves the constant");
+        }
+    }
+}
+
+#[test]
+fn the_first_change_of_a_variable_that_shares_a_constant_needs_memory_for_a_copy() {
+    use super::ops::{LITTLE, Ops};
+    use meshtf_engine::adapters::{BackendChoice, cpu};
+
+    let elements = "1.0,".repeat(20_000);
+    let text = format!(
+        "
+        c = Const is=({elements})
+        d = Placeholder dtype=float32
+        rate = Const is=(0.5)
+        v = VariableV2 dtype=float32 shape=[20000]
+        init = Assign v c
+        add = AssignAdd v d
+        step = ApplyGradientDescent v rate d
+        h = VarHandleOp dtype=float32 shape=[20000]
+        init_h = AssignVariableOp h c
+        add_h = AssignAddVariableOp h d
+        step_h = ResourceApplyGradientDescent h rate d
+        read_h = ReadVariableOp h dtype=float32"
+    );
+    let mut ops = Ops::new(&text, cpu(BackendChoice::Flex).open().unwrap());
+    let given = Tensor::vector(vec![2f32; 20_000]);
+    let given = [("d", &given)];
+    ops.answers("init", &[]);
+    ops.answers("init_h", &[]);
+    for change in ["add", "step", "add_h", "step_h"] {
+        ops.is_refused(change, &given);
+    }
+    // It has kept its value. Its second change is of elements that are its own.
+    assert!(ops.answer("read_h", &[]) == Tensor::vector(vec![1f32; 20_000]));
+    for [add, step] in [["add", "step"], ["add_h", "step_h"]] {
+        ops.answers(add, &given);
+        assert!(ops.call_within(LITTLE, step, &given).is_ok(), "{step} copies");
+    }
+    assert!(ops.answer("read_h", &[]) == Tensor::vector(vec![2f32; 20_000]));
+}

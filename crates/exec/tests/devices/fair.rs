@@ -121,7 +121,7 @@ fn feeds_that_wait_are_counted_and_too_many_fail_their_step() {
     let (mut cluster, begun, _) = endless();
     let slow = graph("p = Placeholder dtype=float32\n y = Neg p");
     // The elements are shared; their full size counts.
-    let large = Tensor::zeros(DType::F32, [16 << 20]).unwrap();
+    let large = Tensor::zeros(DType::F32, [64 << 20]).unwrap();
     cluster.start(&slow, &[("p", large.clone())], &["y"], 1).unwrap();
     begun.recv_timeout(PATIENCE).unwrap();
     let (session, fits) = (cluster.session, MAX_PARKED_BYTES / large.byte_len());

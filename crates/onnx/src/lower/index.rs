@@ -224,15 +224,17 @@ fn leading(cx: &Cx, n: &Node) -> Option<usize> {
 
 fn slice(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
+    if n.version >= 10
+        && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none()))
+    {
+        // Begin and end have a number for every axis.
+        let rank = cx.em.rank(x)?;
+        return open_slice(cx, n, x, rank);
+    }
     let rank = match (cx.em.rank(x), leading(cx, n)) {
         (Err(_), Some(leading)) => leading,
         (rank, _) => rank?,
     };
-    if n.version >= 10
-        && [3, 4].iter().any(|&i| n.maybe(i).ok().flatten().is_some_and(|input| cx.em.ints(input).is_none()))
-    {
-        return open_slice(cx, n, x, rank);
-    }
     let (starts, ends, axes, steps) = if n.version < 10 {
         let list = |name: &str| n.ints(name).ok_or_else(|| Failure::invalid(format!("it states no {name}")));
         (cx.ints(list("starts")?)?, cx.ints(list("ends")?)?, n.ints("axes").map(<[i64]>::to_vec), None)

@@ -2,8 +2,8 @@
 //! ends the process.
 
 use meshtf_onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
+    AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
 };
 use meshtf_tensor::failure::Failure;
 use prost::Message as _;
@@ -69,6 +69,30 @@ fn sizes_that_lie_are_refused() {
         &constant(TensorProto { dims: vec![3], float_data: vec![1.0], ..TensorProto::default() }),
         &["node w", "1 element"],
     );
+}
+
+/// Begin and end of a slice whose steps a step computes have a number for every axis, so that their number must be known.
+#[test]
+fn a_slice_of_an_open_rank_with_computed_steps_is_refused_when_it_is_read() {
+    let longs = |name: &str, number: i64| TensorProto {
+        name: name.to_owned(),
+        data_type: 7,
+        dims: vec![1],
+        int64_data: vec![number],
+        ..TensorProto::default()
+    };
+    let open = |name: &str, elem_type: i32, rank: usize| {
+        let dim = vec![Dimension { value: None }; rank];
+        let ty = TensorType { elem_type, shape: Some(TensorShapeProto { dim }) };
+        ValueInfoProto { name: name.to_owned(), r#type: Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) }
+    };
+    let mut made =
+        model(vec![node("Squeeze", &["x"], "s"), node("Slice", &["s", "first", "last", "first", "steps"], "y")]);
+    let graph = made.graph.as_mut().unwrap();
+    graph.input = vec![open("x", 1, 3), open("steps", 7, 1)];
+    graph.output = vec![open("y", 1, 1)];
+    graph.initializer = vec![longs("first", 0), longs("last", 2)];
+    refused(&made, &["Slice", "the rank of", "is not known"]);
 }
 
 #[test]

@@ -147,6 +147,20 @@ pub(super) fn changed_in_steps(graph: &Graph, train: &TrainSection) -> Result<Ha
     let tensors = std::iter::once(&train.loss).chain(&train.metrics).chain(&names);
     let mut open: Vec<NodeId> = tensors.filter_map(|name| Some(graph.output(name).ok()?.node)).collect();
     open.extend(names.iter().filter_map(|name| graph.find(name)));
+    let changed = changed_by(graph, open);
+    let handles = graph.nodes().filter(|(id, node)| node.op.makes_variable && changed.contains(id));
+    Ok(handles.map(|(id, _)| name_of_variable(graph, id)).collect())
+}
+
+/// Whether a step that computes these tensors and nodes may change a variable.
+pub fn changes_variables<'a>(graph: &Graph, names: impl IntoIterator<Item = &'a str>) -> bool {
+    let node = |name: &str| graph.find(name).or_else(|| Some(graph.output(name).ok()?.node));
+    let changed = changed_by(graph, names.into_iter().filter_map(node).collect());
+    graph.nodes().any(|(id, node)| node.op.makes_variable && changed.contains(&id))
+}
+
+/// The nodes whose outputs these nodes, or those before them, may change.
+fn changed_by(graph: &Graph, mut open: Vec<NodeId>) -> HashSet<NodeId> {
     let (mut seen, mut changed) = (vec![false; graph.len()], HashSet::new());
     while let Some(id) = open.pop() {
         if std::mem::replace(&mut seen[id.index()], true) {
@@ -159,8 +173,7 @@ pub(super) fn changed_in_steps(graph: &Graph, train: &TrainSection) -> Result<Ha
         }
         open.extend(node.sources());
     }
-    let handles = graph.nodes().filter(|(id, node)| node.op.makes_variable && changed.contains(id));
-    Ok(handles.map(|(id, _)| name_of_variable(graph, id)).collect())
+    changed
 }
 
 /// A graph in which some nodes wait for other nodes.
