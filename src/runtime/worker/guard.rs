@@ -66,7 +66,7 @@ struct Guarded {
     complete: Option<Cut>,
     /// When the link with the master ended.
     orphaned: Option<Instant>,
-    /// What that master had here is released: its heir may come.
+    /// The pieces and resources of that master are released: its heir may come.
     is_released: bool,
 }
 
@@ -314,7 +314,7 @@ impl Guards {
         self.sweep();
     }
 
-    /// What a master that is gone had here is released.
+    /// The pieces and resources of a master that is gone are released.
     pub fn released(&mut self, master: &Peer) {
         self.0.values_mut().filter(|guarded| guarded.master == *master).for_each(|guarded| guarded.is_released = true);
     }
