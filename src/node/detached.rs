@@ -236,7 +236,8 @@ impl Whole {
     /// # Errors
     /// InvalidArgument if it has no step, feeds are missing, or the graph is wrong.
     fn of(launch: Launch, mut tensors: Vec<Tensor>) -> Result<Whole> {
-        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every, has_heir } = launch;
+        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every, has_heir } =
+            launch;
         if count == 0 {
             return Err(Failure::invalid("a run has one step at least"));
         }

@@ -119,7 +119,10 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
     let sandbox = Sandbox::new();
     let _mesh = mesh(&sandbox);
     let graph = program(&sandbox);
-    sandbox.run(&["submit", &graph, "--init", "--steps", "9", "--detach", "--heir"]).expect(2).complains(&["--heir", "guarded"]);
+    sandbox
+        .run(&["submit", &graph, "--init", "--steps", "9", "--detach", "--heir"])
+        .expect(2)
+        .complains(&["--heir", "guarded"]);
     let wrong = ["submit", &graph, "--init", "--fetch", "cuont", "--detach"];
     sandbox.run(&wrong).expect(2).complains(&["cuont"]);
     // Nobody gave the counter a value: the run fails in its first step, and says so to each who asks.
