@@ -288,6 +288,8 @@ class Runs(unittest.TestCase):
         self.assertEqual(got, {i: [[2 * i]] * 50 for i in range(8)})
 
     def test_ctrl_c_ends_a_run(self):
+        # A program that began in the background of a shell ignores it.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         began = time.monotonic()
