@@ -118,7 +118,7 @@ fn zip(source: &Shared) -> Result<ZipArchive<Cursor>> {
 
 /// Most bytes that a member of so many packed bytes unpacks to.
 fn most_of(packed: u64) -> u64 {
-    packed.saturating_mul(MAX_RATIO).max(MAX_OF_ANY).min(MAX_UNPACKED)
+    packed.saturating_mul(MAX_RATIO).clamp(MAX_OF_ANY, MAX_UNPACKED)
 }
 
 #[cfg(test)]
