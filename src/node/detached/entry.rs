@@ -446,7 +446,8 @@ mod tests {
     fn whole(count: u64, every: u64) -> Whole {
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
         let steps = Steps { signature, feeds: vec![Tensor::scalar(1f32)], count, every };
-        Whole { title: "g.json".into(), graph: Graph::default(), options: SessionOptions::default(), steps }
+        let options = SessionOptions::default();
+        Whole { title: "g.json".into(), graph: Graph::default(), options, steps, has_heir: false }
     }
 
     fn entry(count: u64, every: u64) -> Entry {

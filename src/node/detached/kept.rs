@@ -63,7 +63,8 @@ mod tests {
     fn entry(run: u64) -> Arc<Entry> {
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
         let steps = Steps { signature, feeds: Vec::new(), count: 1, every: 0 };
-        let whole = Whole { title: String::new(), graph: Graph::default(), options: SessionOptions::default(), steps };
+        let options = SessionOptions::default();
+        let whole = Whole { title: String::new(), graph: Graph::default(), options, steps, has_heir: false };
         Arc::new(Entry::new(SessionId(run), Peer::new("me"), whole, (Duration::ZERO, 0)))
     }
 
