@@ -120,7 +120,7 @@ fn errors_are_those_of_the_launch_or_of_the_run() {
     let _mesh = mesh(&sandbox);
     let graph = program(&sandbox);
     sandbox
-        .run(&["submit", &graph, "--init", "--steps", "9", "--detach", "--heir"])
+        .run(&["submit", &graph, "--init", "--steps", "9", "--guard", "off", "--detach", "--heir"])
         .expect(2)
         .complains(&["--heir", "guarded"]);
     let wrong = ["submit", &graph, "--init", "--fetch", "cuont", "--detach"];

@@ -194,7 +194,8 @@ impl DetachedRuns {
                     master.upgrade().into_iter().for_each(|master| master.set_heir(entry.run, heir.clone()));
                 }
                 Err(failure) => {
-                    succession.is_refused = true;
+                    // One that is gone has not refused.
+                    succession.is_refused = failure.code != Code::Unavailable;
                     tracing::debug!("{heir} is no heir of run {}: {failure}", entry.run);
                 }
             }
