@@ -6,6 +6,8 @@
 
 #[path = "mesh/baseline.rs"]
 mod baseline;
+#[path = "mesh/graphs.rs"]
+mod graphs;
 #[path = "mesh/measure.rs"]
 mod measure;
 #[path = "mesh/peer.rs"]

@@ -3,6 +3,8 @@
 //! `cargo bench --bench python`. Both are clients of the same two nodes, and run by turns, so that other load on the machine
 //! affects both. The module is that of the Python that `MESHTF_PYTHON` names, or that `make bench` made next to the build.
 
+#[path = "mesh/graphs.rs"]
+mod graphs;
 #[path = "mesh/measure.rs"]
 #[allow(dead_code)]
 mod measure;
@@ -17,9 +19,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use graphs::split;
 use measure::{micros, spread};
 use meshtf::{Client, LocalCluster, Node, NodeConfig, Session, SessionOptions, Task};
-use meshtf_graph::{Graph, GraphBuilder, Input};
+use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 use peer::{Peer, home};
 use report::Report;
@@ -83,19 +86,6 @@ fn import(report: &mut Report, python: &Path) {
     time();
     let times = spread((0..IMPORTS).map(|_| time()).collect());
     report.row("import meshtf", format!("{:.1} ms", times.p50.as_secs_f64() * 1e3), String::new(), None, "50 ms");
-}
-
-/// 238, split over two tasks.
-fn split() -> Graph {
-    let mut graph = GraphBuilder::new();
-    let x = graph.constant("x", 2).expect("a constant");
-    let mut add = |name: &str, op: &str, a: Input, b: Input, device: &str| {
-        graph.op(op).name(name).input(a).input(b).device(device).build().expect("a node")
-    };
-    let y1 = add("y1", "AddV2", x.into(), 300.into(), "/job:local/task:0");
-    let y2 = add("y2", "Sub", x.into(), 66.into(), "/job:local/task:1");
-    add("y", "AddV2", y1.into(), y2.into(), "/job:local/task:0");
-    graph.finish().expect("a graph")
 }
 
 /// An array that a task returns.

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use meshtf::{BackendChoice, Client, LocalCluster, Node, Session, SessionOptions, Task};
-use meshtf_graph::{Graph, GraphBuilder, Input};
+use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use crate::baseline::{self, Bare};
+use crate::graphs::split;
 use crate::measure::{cpu_seconds, micros, resident_mb, spread, time_each};
 use crate::peer::{Peer, cluster, cluster_over, home};
 use crate::report::Report;
@@ -49,15 +50,7 @@ pub fn start(report: &mut Report) {
 
 /// 238, split over two tasks: one step through an open session.
 pub async fn split_step(report: &mut Report) {
-    let mut graph = GraphBuilder::new();
-    let x = graph.constant("x", 2).expect("a constant");
-    let mut add = |name: &str, op: &str, a: Input, b: Input, device: &str| {
-        graph.op(op).name(name).input(a).input(b).device(device).build().expect("a node")
-    };
-    let y1 = add("y1", "AddV2", x.into(), 300.into(), "/job:local/task:0");
-    let y2 = add("y2", "Sub", x.into(), 66.into(), "/job:local/task:1");
-    add("y", "AddV2", y1.into(), y2.into(), "/job:local/task:0");
-    let (peers, node, session) = two_tasks("step", graph.finish().expect("a graph")).await;
+    let (peers, node, session) = two_tasks("step", split()).await;
 
     let mut times = Vec::new();
     for _ in 0..STEPS {
