@@ -9,21 +9,10 @@ import unittest
 from unittest import mock
 
 import numpy as np
+from test_train import line
 
 import meshtf
 from meshtf._bar import Bar
-
-
-def line():
-    """y = x @ [2, -1] + 0.5, without noise, and a model of it."""
-    rng = np.random.default_rng(0)
-    xs = rng.uniform(-1, 1, (64, 2)).astype("float32")
-    ys = xs @ np.array([[2.0], [-1.0]], "float32") + 0.5
-    g = meshtf.Graph()
-    x, y = g.placeholder("x", "float32", [None, 2]), g.placeholder("y", "float32", [None, 1])
-    guess = x.dense(1, name="line").named("guess")
-    ((guess - y) ** 2).mean().named("loss")
-    return g, {"x": xs, "y": ys}
 
 
 def batches(data, rows):

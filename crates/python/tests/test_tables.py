@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 from needs import need
-from test_data import line
+from test_train import line
 
 import meshtf
 
