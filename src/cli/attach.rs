@@ -9,7 +9,6 @@ use meshtf::protocol::detached::{DetachedState, Followed, Line, LineKind};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
-use serde_json::json;
 
 use super::bar::bar;
 use super::detached::{Found, elsewhere, find, patiently, short_id, standing};
@@ -161,14 +160,7 @@ impl Following<'_> {
     }
 
     fn show_step(&mut self, step: u64, fetches: &[String], values: &[Tensor]) {
-        let text = match self.args.json {
-            true => json!({ "step": step, "values": output::values_json(fetches, values) }).to_string(),
-            false => {
-                let text = output::values_text(fetches, values);
-                let gap = if text.contains('\n') { '\n' } else { ' ' };
-                format!("step {step}:{gap}{text}")
-            }
-        };
+        let text = output::step_text(step, fetches, values, self.args.json);
         let lines = &mut self.lines;
         self.progress.suspend(|| lines.line(&text));
     }

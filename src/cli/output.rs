@@ -104,6 +104,16 @@ pub(super) fn values_json(names: &[String], values: &[Tensor]) -> Value {
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
+/// The values of one step of many, as JSON or as text: after the step's number, or below it if they take several lines.
+pub(super) fn step_text(step: u64, names: &[String], values: &[Tensor], json: bool) -> String {
+    if json {
+        return json!({ "step": step, "values": values_json(names, values) }).to_string();
+    }
+    let text = values_text(names, values);
+    let gap = if text.contains('\n') { '\n' } else { ' ' };
+    format!("step {step}:{gap}{text}")
+}
+
 pub(super) fn tensor_json(value: &Tensor) -> Value {
     json!({ "dtype": value.dtype().name(), "shape": value.dims(), "value": to_json(value) })
 }

@@ -486,15 +486,8 @@ impl StepArgs {
         Ok(())
     }
 
-    /// Prints the values of one step of many: after the step's number, or below it if they take several lines.
     fn show_step(&self, step: u64, job: &StepRequest, values: &[Tensor], lines: &mut Lines) {
-        if self.json {
-            let values = output::values_json(&job.fetches, values);
-            return lines.line(&json!({ "step": step, "values": values }).to_string());
-        }
-        let text = output::values_text(&job.fetches, values);
-        let gap = if text.contains('\n') { '\n' } else { ' ' };
-        lines.line(&format!("step {step}:{gap}{text}"));
+        lines.line(&output::step_text(step, &job.fetches, values, self.json));
     }
 
     /// `fetched loss in 1000 steps: 2.31 s, 433 steps/s`, init included.
