@@ -1,6 +1,7 @@
 //! `meshtf plan`: the load of each device, the device of every node and why, and every transfer, without running anything.
 
 mod draw;
+mod expected;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use meshtf::Client;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::weights::{At, check_weights};
 use meshtf_engine::adapters::BackendChoice;
-use meshtf_graph::plan::{Estimate, Plan, Total, Why, totals};
+use meshtf_graph::plan::{Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
@@ -30,13 +31,15 @@ const MAX_LISTED: usize = 20;
 /// Prints a table of the devices first: the number of nodes, the bytes of variables, the most bytes of values at a time (PEAK, if
 /// nodes run one by one and each value lasts until its last use), the bytes that the device sends and receives in a step, and its
 /// memory. Sizes that only a run determines are left out.
+///
+/// A plan by cost has the expected time of a step: what each device does, the critical path, and the next best choice of devices.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf plan graph.json
   meshtf plan graph.json --nodes          every node and transfer
   meshtf plan graph.json --local          without a mesh, like `meshtf run`
-  meshtf plan graph.json --place auto     by cost, with the expected time
+  meshtf plan graph.json --place auto     by cost, with the expected time and the next best plan
   meshtf plan graph.json --svg > plan.svg
   meshtf plan graph.json --dot | dot -Tpng > plan.png
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
@@ -167,13 +170,7 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
             })
         })
         .collect();
-    let expected = plan.estimate.as_ref().map(|estimate| {
-        let alone = estimate
-            .alone
-            .as_ref()
-            .map(|(device, step)| json!({ "device": device.to_string(), "step_seconds": step.as_secs_f64() }));
-        json!({ "step_seconds": estimate.step.as_secs_f64(), "alone": alone })
-    });
+    let expected = plan.estimate.as_ref().map(expected::as_json);
     json!({ "devices": devices, "totals": totals, "nodes": nodes, "transfers": transfers, "expected": expected })
 }
 
@@ -202,7 +199,7 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
         }
     }
     if let Some(estimate) = &plan.estimate {
-        text.push_str(&format!("\n{}", paint.tone(Tone::Strong, expected(estimate))));
+        text.push_str(&format!("\n\n{}", expected::as_text(paint, plan, estimate)));
     }
     text.push_str("\n\n");
     let nodes = plan.placements.iter().take(most).map(|placement| {
@@ -246,15 +243,6 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
         paint.tone(Tone::Strong, format_args!("{} per step{rest}", Bytes(known as usize)))
     ));
     text
-}
-
-/// The sentence about the expected time of a step.
-fn expected(estimate: &Estimate) -> String {
-    let step = estimate.step;
-    match &estimate.alone {
-        Some((device, alone)) => format!("expected: {step:.1?} per step; {alone:.1?} if all is on {device}"),
-        None => format!("expected: {step:.1?} per step; no device alone has the memory for it"),
-    }
 }
 
 /// The number of rows that a table omits, and the flag that shows them.

@@ -51,7 +51,23 @@ fn a_model_that_no_node_holds_alone_is_divided() {
         assert!(total["variable_bytes"].as_u64().unwrap() < 190_000_000, "{total}");
     }
     assert!(plan["expected"]["alone"].is_null(), "{}", plan["expected"]);
-    assert!(plan["expected"]["step_seconds"].as_f64().unwrap() > 0.0);
+    let seconds = |value: &serde_json::Value| value.as_f64().unwrap();
+    let expected = &plan["expected"];
+    let path = &expected["critical_path"];
+    assert!(seconds(&expected["step_seconds"]) > 0.0);
+    let sum = seconds(&path["computes_seconds"]) + seconds(&path["transfers_seconds"]);
+    assert!((sum - seconds(&expected["step_seconds"])).abs() < 1e-9, "{expected}");
+    assert_eq!(expected["devices"].as_array().unwrap().len(), 2);
+    assert!(expected["next"].is_null(), "{expected}");
+    let text = sandbox.run(&["plan", &graph, "--place", "auto"]).expect(0).stdout;
+    for part in [
+        "no device alone has the memory",
+        "critical path: ",
+        " by cost",
+        "next best: no other choice of devices has the memory",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
 
     sandbox.run(&["submit", &graph, "--quiet", "--place", "auto"]).prints("2048.0");
     // The variables are where they were.
