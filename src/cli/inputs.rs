@@ -18,7 +18,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Tensor};
-use meshtf_train::file;
+use meshtf_train::file::{self, Sections};
 use meshtf_weights::map::Rules;
 
 use super::Trouble;
@@ -200,6 +200,16 @@ pub(super) struct StepRequest {
 }
 
 impl GraphArgs {
+    /// The graph and the sections of a file that has those of a training, unless a fetch or node is named; stdin has none.
+    pub fn training(&self) -> Result<Option<(Graph, Sections)>, Trouble> {
+        if !self.fetch.is_empty() || !self.targets.is_empty() || self.graph.as_os_str() == "-" {
+            return Ok(None);
+        }
+        let (_, graph, bytes) = read_program(&self.graph)?;
+        let sections = std::str::from_utf8(&bytes).ok().and_then(|text| file::read(text).ok());
+        Ok(sections.map(|sections| (graph, sections)))
+    }
+
     /// Reads the file and every feed, and checks them against each other.
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {

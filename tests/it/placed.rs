@@ -124,3 +124,37 @@ fn a_model_without_device_strings_and_variables_is_placed_by_cost_unless_a_task_
     // Each table has 250,000 times 0 to 7.
     sandbox.run(&["submit", &model, "--fetch", "y", "--quiet"]).prints("84000000.0");
 }
+
+#[test]
+fn an_estimate_says_where_more_tasks_stop_paying() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("t/0");
+    let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train/digits.json");
+    let json = sandbox.run(&["plan", digits, "--estimate", "--json"]).expect(0).json();
+    // 64 x 64 + 64 + 64 x 10 + 10 floats.
+    assert_eq!(
+        (&json["kind"], &json["batch"], &json["gradient_bytes"]),
+        (&"training".into(), &64.into(), &19_240.into())
+    );
+    let networks = json["networks"].as_array().unwrap();
+    assert_eq!(networks.iter().map(|network| network["gigabits"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 10, 100]);
+    for network in networks {
+        let tasks: Vec<u64> =
+            network["tasks"].as_array().unwrap().iter().map(|row| row["tasks"].as_u64().unwrap()).collect();
+        assert_eq!(tasks, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    }
+    let larger = sandbox.run(&["plan", digits, "--estimate", "--batch", "512", "--json"]).expect(0).json();
+    assert!(larger["step_seconds"].as_f64() > json["step_seconds"].as_f64());
+    let text = sandbox.run(&["plan", digits, "--estimate"]).expect(0).stdout;
+    assert!(text.contains("it pays up to ") && text.contains("19.2 kB of gradients"), "{text}");
+
+    let open = r#"{"version": 1, "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 8]}},
+        "y": {"op": "Exp", "inputs": ["x"]}}, "fetch": ["y"]}"#;
+    let open = sandbox.file("open.json", open);
+    sandbox.run(&["plan", &open, "--estimate"]).expect(2).complains(&["x has the shape [?,8]", "--feed x=", "--batch"]);
+    let fed = sandbox.run(&["plan", &open, "--estimate", "--feed", "x=[[1,2,3,4,5,6,7,8]]", "--json"]).expect(0).json();
+    assert_eq!((&fed["kind"], &fed["fed_bytes"], &fed["fetched_bytes"]), (&"inference".into(), &32.into(), &32.into()));
+    let text = sandbox.run(&["plan", &open, "--estimate", "--batch", "4"]).expect(0).stdout;
+    assert!(text.contains("replicas pay up to "), "{text}");
+    sandbox.run(&["plan", &open, "--batch", "4"]).expect(2).complains(&["--estimate"]);
+}

@@ -11,6 +11,7 @@ mod partition;
 mod picture;
 mod place;
 mod prune;
+pub mod scaling;
 mod simplify;
 mod summary;
 mod svg;
