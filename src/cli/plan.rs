@@ -99,7 +99,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     }
     let map = args.map.rules()?;
     let weights = args.weights.as_deref().map(|path| At { map: map.as_ref(), ..At::path(path) });
-    let job = args.graph.read(weights)?;
+    let mut job = args.graph.read(weights)?;
     if let Some(at) = weights {
         check_weights("--weights", &job.graph, at)?;
     }
@@ -110,6 +110,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None), Arc::default()).await?
     };
+    job.divide(place_by, &reached.cluster().facts())?;
     let graph = job.graph_as_fed();
     let plan = reached.explain(&graph, None, job.signature(), options).await;
     let plan = plan.map_err(|failure| {

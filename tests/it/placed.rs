@@ -57,7 +57,10 @@ fn a_model_that_no_node_holds_alone_is_divided() {
     assert!(seconds(&expected["step_seconds"]) > 0.0);
     let sum = seconds(&path["computes_seconds"]) + seconds(&path["transfers_seconds"]);
     assert!((sum - seconds(&expected["step_seconds"])).abs() < 1e-9, "{expected}");
-    assert_eq!(expected["devices"].as_array().unwrap().len(), 2);
+    // Where processors are slow beside the link, one may compute with the variables of both.
+    let computing: Vec<&str> =
+        expected["devices"].as_array().unwrap().iter().map(|of| of["device"].as_str().unwrap()).collect();
+    assert!(!computing.is_empty() && computing.iter().all(|device| devices(&plan).contains(device)), "{expected}");
     assert!(expected["next"].is_null(), "{expected}");
     let text = sandbox.run(&["plan", &graph, "--place", "auto"]).expect(0).stdout;
     for part in [
@@ -123,6 +126,51 @@ fn a_model_without_device_strings_and_variables_is_placed_by_cost_unless_a_task_
     assert_eq!(devices(&plan(&["--target", "t/0"])), [one]);
     // Each table has 250,000 times 0 to 7.
     sandbox.run(&["submit", &model, "--fetch", "y", "--quiet"]).prints("84000000.0");
+}
+
+/// A model of a product and one of a look-up, each with one weight of 2048 x 8192 floats, 67 MB: (row % 2) * (column % 16).
+fn with_one_weight(sandbox: &Sandbox) -> [String; 2] {
+    let weight = Tensor::from_vec(
+        vec![2048, 8192],
+        (0..2048u32 * 8192).map(|at| ((at / 8192 % 2) * (at % 16)) as f32).collect(),
+    );
+    let models = [
+        r#""x": {"op": "Fill", "inputs": [[1, 2048], 1.0]}, "y": {"op": "MatMul", "inputs": ["x", "w"]}"#,
+        r#""y": {"op": "GatherV2", "inputs": ["w", [0, 5, 2047], 0]}"#,
+    ];
+    let file = |(at, nodes): (usize, &str)| {
+        let text = format!(
+            r#"{{"version": 1, "nodes": {{"w": 1.0, {nodes}, "sum": {{"op": "Sum", "inputs": ["y", 1]}},
+            "sums": {{"op": "Cast", "inputs": ["sum"], "attrs": {{"DstT": "int64"}}}},
+            "last": {{"op": "ArgMax", "inputs": ["y", 1]}}}}}}"#
+        );
+        let mut nodes = graph::read(text.as_bytes()).expect("a graph").nodes;
+        let node = nodes.iter_mut().find(|node| node.name == "w").expect("the weight");
+        node.attrs.set("value", weight.clone().into());
+        sandbox.file(&format!("model{at}.pb"), graph::graphdef::to_binary(&nodes))
+    };
+    [file((0, models[0])), file((1, models[1]))]
+}
+
+#[test]
+fn a_weight_that_no_node_can_hold_is_divided() {
+    let sandbox = Sandbox::new();
+    let node = |name| sandbox.node_with(name, &["--memory", "60MB", "--backend", "flex"]);
+    let _nodes = ["t/0", "t/1", "t/2"].map(node);
+    let [product, rows] = with_one_weight(&sandbox);
+    let submit = |model: &str, more: &[&str]| {
+        sandbox.run(&[&["submit", model, "--fetch", "sums", "--fetch", "last", "--quiet"], more].concat())
+    };
+    // On one it does not fit.
+    submit(&product, &["--target", "t/0"]).expect(4).complains(&["ResourceExhausted"]);
+    let plan = sandbox.run(&["plan", &product, "--fetch", "sums", "--json"]).expect(0).json();
+    assert!(devices(&plan).len() >= 2, "{:?}", devices(&plan));
+    let is_there = |name: &str| plan["nodes"].as_array().unwrap().iter().any(|node| node["node"] == name);
+    assert!(is_there("w/part0") && is_there("y/part1") && !is_there("w"), "{}", plan["nodes"]);
+    // Of 2048 rows half are (column % 16): 1024 * 120 * 512 in all, and the first of the largest is column 15.
+    submit(&product, &[]).prints("sums: [62914560]\nlast: [15]");
+    // The even row has zeros alone.
+    submit(&rows, &[]).prints("sums: [    0 61440 61440]\nlast: [ 0 15 15]");
 }
 
 #[test]

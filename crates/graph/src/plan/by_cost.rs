@@ -24,6 +24,7 @@ use std::time::Duration;
 use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec, Task};
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::devices::usable;
 pub use self::measured::Measured;
 use self::schedule::{Cost, Part, Player};
 pub(super) use self::work::MAX_COPIED_BYTES;
