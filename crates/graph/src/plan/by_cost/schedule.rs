@@ -35,6 +35,8 @@ pub(super) struct Player<'a> {
     problem: &'a Problem,
     /// The jobs in the order in which they are played: each after its inputs.
     order: Vec<usize>,
+    /// The jobs whose values are there when a step begins: variables, constants and feeds, and what only passes them on.
+    early: Vec<bool>,
     /// The bytes that each memory stores.
     stored: Vec<u64>,
     /// When each job is done.
@@ -57,9 +59,14 @@ pub(super) struct Player<'a> {
 impl<'a> Player<'a> {
     pub fn new(problem: &'a Problem) -> Self {
         let (jobs, devices, memories) = (problem.jobs.len(), problem.processors.len(), problem.memories.len());
+        let mut early = vec![false; jobs];
+        for (at, job) in problem.jobs.iter().enumerate() {
+            early[at] = job.work.is_none() && job.inputs.iter().all(|taken| early[taken.from]);
+        }
         Player {
             problem,
             order: order(problem),
+            early,
             stored: vec![0; memories],
             done: vec![0; jobs],
             copies: vec![Vec::new(); jobs],
@@ -111,6 +118,10 @@ impl<'a> Player<'a> {
         self.open.iter_mut().zip(&problem.jobs).for_each(|(open, job)| *open = job.consumers);
         for (unit, &device) in units.iter().enumerate() {
             self.take(problem.processors[device].memory, problem.stored[unit]);
+        }
+        // A device sends at once all that is there when a step begins: it does not wait until the other one needs it.
+        for job in &problem.jobs {
+            self.copy_of(job, |unit| units[unit], |player, from| player.early[from]);
         }
         for job in &problem.jobs {
             let memory = problem.processors[units[job.unit]].memory;
@@ -268,12 +279,17 @@ impl<'a> Player<'a> {
 
     /// The inputs of a job are on its device. Returns the number of values that were not.
     fn copy(&mut self, job: &Job, of: impl Fn(usize) -> usize) -> u64 {
+        self.copy_of(job, of, |_, _| true)
+    }
+
+    /// The same for inputs from jobs that count.
+    fn copy_of(&mut self, job: &Job, of: impl Fn(usize) -> usize, counts: impl Fn(&Self, usize) -> bool) -> u64 {
         let problem = self.problem;
         let device = of(job.unit);
         let mut copies = 0;
         for taken in &job.inputs {
             let (from, source) = (taken.from, self.source(taken.from, &of));
-            if self.crosses(taken, source, device) {
+            if counts(self, from) && self.crosses(taken, source, device) {
                 let since = self.arrival(taken, source, device);
                 self.links[source * self.clocks.len() + device] = since;
                 self.copies[from].push(Copied { port: taken.port, device, since, bytes: taken.bytes });

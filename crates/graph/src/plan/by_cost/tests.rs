@@ -94,6 +94,21 @@ fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
     assert_eq!(plan.estimate.unwrap().alone, None);
 }
 
+#[test]
+fn weights_are_not_sent_at_the_start_of_each_step_to_a_device_that_lacks_the_memory_for_them() {
+    // Two processes of a machine that compute slower than the link carries: weights that are sent while others are used
+    // would take no time, and they arrive before they are used.
+    let (graph, mut devices) = (layers(12, 1024), devices(&[36 << 20, 36 << 20]));
+    for device in &mut devices {
+        device.capacity.rates = Some(Rates { bytes: 500_000_000, ..RATES });
+    }
+    let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
+    let by_cost = Some(ByCost { machines, ..ByCost::default() });
+    let plan = planned(&graph, &devices, &PlanOptions { by_cost, ..options(&devices) }, "y11");
+    let values: Vec<u64> = plan.transfers.iter().filter_map(|transfer| transfer.bytes).collect();
+    assert!(values.iter().all(|&bytes| bytes == 4096), "{values:?}");
+}
+
 /// Sums of tables of 8 MB, which are constants, and the sum of those.
 fn tables(count: usize) -> Graph {
     let names: Vec<String> = (0..count).map(|table| format!("w{table}")).collect();
