@@ -14,7 +14,7 @@ pub(super) struct Once<'o> {
     /// Whether the traces were passed on.
     pub is_traced: bool,
     /// The last step of each kind of report.
-    trained: u64,
+    pub trained: u64,
     evaluated: u64,
     weights: u64,
 }

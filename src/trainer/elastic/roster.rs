@@ -163,7 +163,7 @@ impl<'t, C: Client> Roster<'t, C> {
                 absent => Some(format!("{} {} not up; {those}", absent.join(", "), is_are(&absent))),
             },
             (Some(before), Some(why)) => {
-                let (gone, step, why) = (self.gone(before), course.step + 1, why.message);
+                let (gone, step, why) = (self.gone(before), course.step.max(observer.trained) + 1, why.message);
                 let was = if is_one(&gone) { "was" } else { "were" };
                 Some(match gone.is_empty() {
                     true => format!("step {step} failed; {those} from {from} ({why})"),
