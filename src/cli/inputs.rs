@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 pub(super) use meshtf::program_file::load::Files;
 use meshtf::program_file::{self, Ports, Tuning, load};
 use meshtf::trainer::Fits;
@@ -106,7 +107,7 @@ pub(super) fn read_noting(
 ) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
-    let bytes = read(path)?;
+    let bytes = Bytes::from(read(path)?);
     let read = load::program(path, &bytes, signature, tuning, note);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
@@ -116,7 +117,8 @@ pub(super) fn read_noting(
         },
     })?;
     let graph = load::graph(std::mem::take(&mut program.nodes), &bytes).map_err(|failure| at(&failure.message))?;
-    Ok((program, graph, bytes, ports))
+    // Nobody else has them: they are not copied.
+    Ok((program, graph, bytes.into(), ports))
 }
 
 /// The reason why a file is no graph, if it is a file of another kind.
