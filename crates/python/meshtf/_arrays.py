@@ -64,8 +64,12 @@ def own_dtype(value: Any) -> str:
         return "string"
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         return dtype_name(array.dtype)
-    if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
-        raise TypeError(f"a tensor has rows of equal length, of numbers or strings: {value!r:.60}")
+    if array.dtype.kind == "O":
+        other = next((one for one in array.ravel() if not isinstance(one, (str, bytes))), "")
+        if isinstance(other, int):
+            raise TypeError(f"an integer of a tensor has at most 64 bits: {other!r:.60}")
+        if not isinstance(other, str):
+            raise TypeError(f"a tensor has rows of equal length, of numbers or strings: {value!r:.60}")
     name = _OF_PYTHON.get(array.dtype.kind)
     if name == "int32" and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
         return "int64"
@@ -90,6 +94,8 @@ def columns_of(value: Any) -> dict[str, Any] | None:
 
 def _plain(value: Any, what: str) -> Any:
     """A column or a table of pandas or Arrow as an array; anything else as it is."""
+    if hasattr(value, "mask") and hasattr(value, "filled"):
+        return _of_masked(value, what)
     if isinstance(value, (np.ndarray, np.generic, list, tuple, str, bytes, int, float)):
         return value
     if hasattr(value, "iloc"):
@@ -99,6 +105,25 @@ def _plain(value: Any, what: str) -> Any:
 
         return _arrow.array(value, what)
     return value
+
+
+def _of_masked(value: Any, what: str) -> numpy.ndarray:
+    """A masked array of numpy, whose masked elements become NaN."""
+    masked = int(np.count_nonzero(value.mask))
+    if masked and value.dtype.kind not in "fc":
+        raise _errors.InvalidArgumentError(
+            f"{what} has {_counted(masked, 'masked element')}: fill them, or make it floats, whose masked elements become NaN"
+        )
+    return value.filled(np.nan) if masked else np.asarray(value)
+
+
+def nulls_refused(number: int, what: str) -> _errors.InvalidArgumentError:
+    """The exception for nulls of a dtype that has none."""
+    return _errors.InvalidArgumentError(f"{what} has {_counted(number, 'null')}: fill them, or make it floats, whose nulls are NaN")
+
+
+def _counted(number: int, of: str) -> str:
+    return f"{number} {of}{'' if number == 1 else 's'}"
 
 
 def _of_pandas(value: Any, what: str) -> numpy.ndarray:
@@ -115,9 +140,7 @@ def _of_pandas(value: Any, what: str) -> numpy.ndarray:
     if not value.isna().any():
         return value.to_numpy(dtype=plain)
     if plain.kind != "f":
-        raise _errors.InvalidArgumentError(
-            f"{what} has {int(value.isna().sum())} nulls: fill them, or make it floats, whose nulls are NaN"
-        )
+        raise nulls_refused(int(value.isna().sum()), what)
     return value.to_numpy(dtype=plain, na_value=np.nan)
 
 
@@ -128,12 +151,19 @@ def array_of(value: Any, dtype: str, what: str) -> numpy.ndarray:
     if dtype == "string":
         return _strings(value, what)
     wanted = numpy_dtype(dtype)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    array = value if type(value) is np.ndarray else _asarray(value, what)
     if array.dtype != wanted:
         array = _converted(array, wanted, dtype, what)
     if not array.flags.c_contiguous:
         array = array.copy(order="C")
     return array.view(np.uint16) if dtype == "bfloat16" else array
+
+
+def _asarray(value: Any, what: str, dtype: Any = None) -> numpy.ndarray:
+    try:
+        return np.asarray(value, dtype=dtype)
+    except ValueError:
+        raise _errors.InvalidArgumentError(f"{what}: rows of unequal length, or of other than numbers and strings") from None
 
 
 def _converted(array: numpy.ndarray, wanted: Any, name: str, what: str) -> numpy.ndarray:
@@ -144,6 +174,9 @@ def _converted(array: numpy.ndarray, wanted: Any, name: str, what: str) -> numpy
     kind, to = (("f" if one == "V" else one) for one in (kind, to))
     if array.size == 0 and kind == "f":
         return array.astype(wanted)
+    if kind == "O":
+        other = next((one for one in array.ravel() if not isinstance(one, (bool, int, float)) or abs(one) >= 2**63), array)
+        raise _errors.InvalidArgumentError(f"{what} is {name}, and cannot take {other!r:.60}")
     if kind not in _ORDER or to not in _ORDER:
         raise _errors.InvalidArgumentError(f"{what} is {name}, and cannot take {array.dtype}")
     if to == "b" and kind != "b" or kind in "fc" and _ORDER.index(kind) > _ORDER.index(to):
@@ -156,7 +189,14 @@ def _converted(array: numpy.ndarray, wanted: Any, name: str, what: str) -> numpy
 
 
 def _strings(value: Any, what: str) -> numpy.ndarray:
-    array = value if hasattr(value, "dtype") else np.asarray(value, dtype=object)
+    array = value if hasattr(value, "dtype") else _asarray(value, what, object)
     if array.dtype.kind in "OSUT":
-        return np.asarray(array, dtype=object)
+        array = np.asarray(array, dtype=object)
+        others = [one for one in array.ravel() if not isinstance(one, (str, bytes))]
+        nulls = [one for one in others if one is None or type(one).__name__ == "NAType" or isinstance(one, float) and one != one]
+        if nulls:
+            raise _errors.InvalidArgumentError(f"{what} has {_counted(len(nulls), 'null')}, and is string: fill them")
+        if others:
+            raise _errors.InvalidArgumentError(f"{what} is string, and cannot take {others[0]!r:.60}: expected str or bytes")
+        return array
     raise _errors.InvalidArgumentError(f"{what} is string, and cannot take {array.dtype}: expected str or bytes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 
 from . import _errors
+from ._arrays import nulls_refused
 from ._lazy import np
 
 TYPE_CHECKING = False
@@ -202,9 +203,7 @@ class _Part:
     def refuse_nulls(self, what: str) -> None:
         nulls = self.nulls()
         if nulls is not None:
-            raise _errors.InvalidArgumentError(
-                f"{what} has {int(nulls.sum())} nulls: fill them, or make it floats, whose nulls are NaN"
-            )
+            raise nulls_refused(int(nulls.sum()), what)
 
 
 def _columns(schema: _Schema, parts: list[_Part], what: str) -> dict[str, numpy.ndarray]:

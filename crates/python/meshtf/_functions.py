@@ -31,7 +31,6 @@ ELEMENTWISE = {
     "conjugate": "Conj",
     "cos": "Cos",
     "cosh": "Cosh",
-    "divide": "RealDiv",
     "equal": "Equal",
     "exp": "Exp",
     "expm1": "Expm1",
@@ -72,8 +71,12 @@ ELEMENTWISE = {
     "subtract": "Sub",
     "tan": "Tan",
     "tanh": "Tanh",
-    # The name of divide before numpy 1.23.
-    "true_divide": "RealDiv",
+}
+# Those that are operators of more than one op. The name of divide before numpy 1.23 is its second.
+OPERATORS = {
+    "divide": ("__truediv__", "__rtruediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "true_divide": ("__truediv__", "__rtruediv__"),
 }
 # numpy's functions of arrays that are methods.
 METHODS = {
@@ -106,9 +109,19 @@ def operand_dtype(value: Any, beside: str) -> str:
     return beside
 
 
+def _is_mask(key: Any) -> bool:
+    if is_tensor(key):
+        return key._native.dtype == "bool"
+    return not isinstance(key, (slice, int)) and key is not None and key is not Ellipsis and np.asarray(key).dtype.kind == "b"
+
+
 def sliced(tensor: Tensor, keys: tuple) -> Tensor:
     """Indices, slices, ``...`` and None as a StridedSlice; a tensor or a list of indices as a gather."""
     graph = tensor.graph
+    if any(_is_mask(key) for key in keys):
+        raise TypeError(
+            'a tensor is not indexed by booleans, whose number of elements only a run knows: take the places of g.op("Where", mask)'
+        )
     if len(keys) == 1 and (isinstance(keys[0], list) or is_tensor(keys[0]) or hasattr(keys[0], "__array__") and np.ndim(keys[0])):
         return tensor.take(keys[0], 0)
     begin: list[Any] = []

@@ -99,6 +99,8 @@ class Graph:
 
     def placeholder(self, name: str, dtype: Any = "float32", shape: Sequence[int | None] | None = None) -> Tensor:
         """A tensor that a run feeds. A size of None, or a shape of None, is known to the run alone."""
+        if shape is not None and (not hasattr(shape, "__iter__") or any(size is not None and size < 0 for size in shape)):
+            raise _errors.InvalidArgumentError(f"the shape of {name} is {shape!r:.60}: expected sizes, and None for an open one")
         sizes = None if shape is None else list(shape)
         return Tensor(self, self._change().placeholder(self._scope + name, dtype_name(dtype), sizes))
 

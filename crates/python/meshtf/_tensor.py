@@ -103,6 +103,15 @@ class Tensor:
             other = self.graph.constant(other, functions.operand_dtype(other, self._native.dtype), name=None)
         return self.graph.op(op, *((other, self) if reflected else (self, other)))
 
+    def _divided(self, other: Any, reflected: bool = False) -> Tensor:
+        """A quotient: float64 for integers, as in numpy."""
+        if not isinstance(other, Tensor):
+            return self._fractional()._with("RealDiv", other, reflected)
+        one, two = self._fractional(), other._fractional()
+        # An integer beside a float keeps its dtype, which the op refuses, as all of them do.
+        are_integers = one is not self and two is not other
+        return one._with("RealDiv", two) if are_integers else self._with("RealDiv", other)
+
     def __add__(self, other: Any) -> Tensor:
         return self._with("AddV2", other)
 
@@ -122,10 +131,10 @@ class Tensor:
         return self._with("Mul", other, True)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return self._with("RealDiv", other)
+        return self._divided(other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return self._with("RealDiv", other, True)
+        return self._divided(other, True)
 
     def __floordiv__(self, other: Any) -> Tensor:
         return self._with("FloorDiv", other)
@@ -226,8 +235,10 @@ class Tensor:
         """The sum along some dimensions, or of all elements; computed in `dtype`, or in that of the elements.
 
         numpy computes sums of int8 to int32 in int64. A graph keeps the dtype, since its ops take operands of one dtype: where a
-        sum of int32 may be above 2,147,483,647, use ``dtype="int64"``.
+        sum of int32 may be above 2,147,483,647, use ``dtype="int64"``. Of booleans, it is their number: int64.
         """
+        if dtype is None and self._native.dtype == "bool":
+            dtype = "int64"
         return self._of(dtype)._reduced("Sum", axis, keepdims)
 
     def mean(self, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
@@ -457,11 +468,12 @@ class Tensor:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         name = ufunc.__name__
-        if method != "__call__" or options or name not in functions.ELEMENTWISE and name != "matmul":
+        if method != "__call__" or options or name not in functions.ELEMENTWISE and name not in functions.OPERATORS:
             return NotImplemented
-        if name == "matmul":
+        if name in functions.OPERATORS:
+            own, reflected = functions.OPERATORS[name]
             left, right = inputs
-            return left.matmul(right) if isinstance(left, Tensor) else right.__rmatmul__(left)
+            return getattr(left, own)(right) if isinstance(left, Tensor) else getattr(right, reflected)(left)
         dtype = self._native.dtype
         tensors = [
             one if isinstance(one, Tensor) else self.graph.constant(one, functions.operand_dtype(one, dtype)) for one in inputs

@@ -109,8 +109,9 @@ def train(
     in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. There is a record after each `record` steps, or after
     each ``"epoch"``: by default, 20 in all. Callbacks are each a `Callback`, or a function that is called with the step and the
     values of each record and evaluation; one that returns True stops the training. States are saved in the folder `checkpoint`,
-    from which a later call continues (`resume`: True if there must be one, False if there must be none). `progress` shows a bar,
-    tqdm's if that is installed. The optimizers and their numbers are those of `Graph.minimize`.
+    every `save_every` steps, and at the end, from which a later call continues (`resume`: True if there must be one, False if there
+    must be none). Ctrl-C stops a training with a checkpoint after the step under way, saves that, and raises KeyboardInterrupt.
+    `progress` shows a bar, tqdm's if that is installed. The optimizers and their numbers are those of `Graph.minimize`.
 
     >>> import meshtf, numpy as np
     >>> g = meshtf.Graph()
@@ -121,6 +122,17 @@ def train(
     >>> done.how, done.weights["line/kernel"].round(2), done.weights["line/bias"].round(2)
     ('done', array([[3.]], dtype=float32), array([1.], dtype=float32))
     """
+    for name, value, least in (
+        ("batch", batch, 1),
+        ("epochs", epochs, 1),
+        ("steps", steps, 1),
+        ("workers", workers, 1),
+        ("ps", ps, 0),
+        ("evaluate_every", evaluate_every, 1),
+        ("patience", patience, 1),
+        ("save_every", save_every, 1),
+    ):
+        _check_whole(name, value, least)
     names = Names(Graph._of(model))
     share = float(validation) if isinstance(validation, (int, float)) else 0.0
     held_out = None if isinstance(validation, (int, float)) else validation
@@ -139,7 +151,7 @@ def train(
         "loss": names.of(loss),
         "optimizer": optimizer,
         "rate": float(rate),
-        "numbers": [(key, float(value)) for key, value in numbers.items()],
+        "numbers": [(key, _number(key, value)) for key, value in numbers.items()],
         "clip": clip,
         "clip_norm": clip_norm,
         "weight_decay": float(weight_decay),
@@ -166,6 +178,8 @@ def train(
     has_evaluations = held_out is not None or share > 0
     if restore_best and not has_evaluations:
         raise _errors.InvalidArgumentError("restore_best is about evaluations: state validation, too")
+    if isinstance(callbacks, Callback) or callable(callbacks):
+        raise TypeError(f"callbacks are a list of them: [{callbacks!r:.60}]")
     watcher = _Watcher(list(callbacks), progress)
     for one in watcher.callbacks:
         if not has_evaluations and isinstance(one, EarlyStopping) and one.monitor.startswith("val_"):
@@ -187,6 +201,21 @@ def train(
             trained.weights.update(best_weights)
             trained.weights_step = int(notes["meshtf.step"])
     return watcher.ended(trained)
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if value is None:
+        return
+    if not hasattr(value, "__index__") or isinstance(value, bool):
+        raise TypeError(f"{name} is a whole number, not {value!r:.60}")
+    if value < least:
+        raise _errors.InvalidArgumentError(f"{name} is {value!r:.60}; expected at least {least}")
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, (bool, int, float)) and not hasattr(value, "__float__"):
+        raise TypeError(f"train has no argument {name!r}, and as one of the optimizer it would be a number, not {value!r:.60}")
+    return float(value)
 
 
 def _stops(answer: Any) -> bool:

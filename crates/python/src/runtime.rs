@@ -56,6 +56,15 @@ pub fn released<T: Send + 'static>(held: T) {
 /// The thread polls the future itself. A runtime's own wait would need a timer to look for signals, and setting one for each run
 /// wakes another thread.
 pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
+    wait_through(py, work, Err)
+}
+
+/// As [`wait`], but the exception of a signal's handler ends the wait only if `signalled` returns it.
+pub fn wait_through<T: Send>(
+    py: Python<'_>,
+    work: impl Future<Output = T> + Send,
+    mut signalled: impl FnMut(PyErr) -> PyResult<()> + Send,
+) -> PyResult<T> {
     let runtime = runtime()?;
     py.detach(|| {
         // A callback waits on a thread of meshtf, whose work another one does meanwhile.
@@ -71,7 +80,7 @@ pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> Py
                 thread::park_timeout(LOOK_FOR_SIGNALS);
                 if looked.elapsed() >= LOOK_FOR_SIGNALS {
                     looked = Instant::now();
-                    Python::attach(|py| py.check_signals())?;
+                    Python::attach(|py| py.check_signals()).or_else(&mut signalled)?;
                 }
             }
         })

@@ -11,7 +11,7 @@ use meshtf::train::{
     UpdateMode,
 };
 use meshtf::{BackendChoice, Failure, LocalCluster, SessionOptions, Task};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value as Json, json};
@@ -22,7 +22,7 @@ use crate::client::{Client, Reached};
 use crate::error::{OrRaise, invalid, raised};
 use crate::examples::{Origin, Prepared, Raised, Source};
 use crate::graph::{Graph, variables};
-use crate::runtime::wait;
+use crate::runtime::wait_through;
 
 /// The parameters, as Python's keyword arguments have them.
 #[derive(FromPyObject)]
@@ -78,7 +78,13 @@ impl Watcher {
                 Ok(())
             }
             Some(Err(error)) => {
+                let is_interrupt = Python::attach(|py| error.is_instance_of::<PyKeyboardInterrupt>(py));
                 *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                if is_interrupt {
+                    // Ctrl-C while the function ran: the training ends as with Ctrl-C at any other moment.
+                    self.stopped.notify_one();
+                    return Ok(());
+                }
                 Err("a callback raised an exception".into())
             }
             None => Err("the interpreter has ended".into()),
@@ -140,6 +146,7 @@ pub fn train<'py>(
     let drawn = sections.train.drawn(sections.data.batch).or_raise(py)?;
     let mut watcher =
         Watcher { observe, raised: Arc::clone(&raised_there), stopped: Arc::clone(&stopped), origin, drawn };
+    let stops = Arc::clone(&stopped);
     let work = async move {
         let (data, remarks) = prepared.read(&sections, &model)?;
         for remark in remarks {
@@ -157,10 +164,20 @@ pub fn train<'py>(
             json!({ "event": "prepared", "names": names, "steps": steps, "epoch": trainer.steps_per_epoch() }),
             &[],
         )?;
-        let trained = run(&trainer, &own, reached, target, &mut watcher, &stopped).await;
+        let trained = run(&trainer, &own, reached, target, &mut watcher, &stops).await;
         trained.map(|(ended, values)| (names, ended, values))
     };
-    let ended: Result<_, Error> = wait(py, work)?;
+    let saves = parameters.checkpoint.is_some();
+    // At the first Ctrl-C, a training with a checkpoint stops after the step under way and saves it; the second ends the wait.
+    let ended: Result<_, Error> = wait_through(py, work, |error| {
+        let mut raised = raised_there.lock().unwrap_or_else(PoisonError::into_inner);
+        if !saves || raised.is_some() {
+            return Err(error);
+        }
+        *raised = Some(error);
+        stopped.notify_one();
+        Ok(())
+    })?;
     if let Some(error) = raised_there.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Err(error);
     }

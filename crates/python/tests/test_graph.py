@@ -147,6 +147,27 @@ class Numpy(unittest.TestCase):
         # Without the package that has the dtype.
         self.assertIn("bfloat16", repr(g.placeholder("x", "bfloat16", [2]).mean()))
 
+    def test_integers_are_divided_and_truths_counted_as_in_numpy(self):
+        g = meshtf.Graph()
+        for dtype in ("bool", "int8", "int32", "uint16", "int64", "float32"):
+            x, array = g.placeholder("x", dtype, [3]), np.array([1, 0, 1], dtype)
+            with meshtf.local() as m, m.session(g) as s:
+                for of in (
+                    lambda x: x / np.float32(2.5) if dtype == "float32" else x / 2.5,
+                    lambda x: 2 / x[:1],
+                    lambda x: np.divide(x, x[:1]),
+                    lambda x: np.true_divide(np.array([6], dtype), x[:1]),
+                ):
+                    got, wanted = s.run(of(x), {x: array}), of(array)
+                    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+                    if dtype != "float32" and wanted.dtype != np.float16:
+                        self.assertEqual(got.dtype, np.float64, dtype)
+        truths = g.placeholder("truths", "bool", [3])
+        with meshtf.local() as m, m.session(g) as s:
+            self.assertEqual(s.run(truths.sum(), {truths: [True, False, True]}), 2)
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "float32"):
+            g.placeholder("n", "int32", [3]) / g.placeholder("f", "float32", [3])
+
     def test_what_a_graph_cannot_do_is_refused_at_once(self):
         g = meshtf.Graph()
         x = g.placeholder("x", "float32", [None, 3])
@@ -162,6 +183,8 @@ class Numpy(unittest.TestCase):
                 (lambda: x + n, meshtf.InvalidArgumentError, "int32"),
                 (lambda: n + 1.5, meshtf.InvalidArgumentError, "astype"),
                 (lambda: x["a"], TypeError, "indexed by"),
+                (lambda: x[x > 0], TypeError, "Where"),
+                (lambda: x[[True, False]], TypeError, "Where"),
                 (lambda: anything.T, meshtf.InvalidArgumentError, "number of dimensions"),
                 (lambda: np.fft.fft(x), TypeError, "fft"),
                 (lambda: np.linalg.norm(x, 1), TypeError, "two dimensions has the order 'fro', not 1"),
@@ -190,6 +213,9 @@ class Numpy(unittest.TestCase):
                 (lambda: g.minimize(x.sum()), meshtf.InvalidArgumentError, "variable"),
                 (lambda: g.constant([[1], [1, 2]]), (TypeError, ValueError), ""),
                 (lambda: g.constant({}), TypeError, ""),
+                (lambda: g.constant(10**30), TypeError, "64 bits"),
+                (lambda: g.placeholder("y", "float32", [-1]), meshtf.InvalidArgumentError, "None for an open one"),
+                (lambda: g.placeholder("y", "float32", 3), meshtf.InvalidArgumentError, "expected sizes"),
                 (lambda: x + meshtf.Graph().constant(1.0), meshtf.InvalidArgumentError, "another graph"),
                 (lambda: n.dense(3), meshtf.Error, ""),
                 (lambda: x.conv(3, 3), meshtf.InvalidArgumentError, "conv"),

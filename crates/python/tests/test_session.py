@@ -104,6 +104,8 @@ class Values(unittest.TestCase):
             ("complex64", [1.5], [1.5 + 0j]),
             ("int64", [True, False], [1, 0]),
             ("float32", [], []),
+            ("int32", np.ma.masked_array([1, 2], mask=[False, False]), [1, 2]),
+            ("string", ["a", b"b"], [b"a", b"b"]),
         ]
         for dtype, fed, expected in cases:
             with self.subTest(dtype=dtype, fed=fed), meshtf.local() as m, m.session(same(dtype)) as s:
@@ -115,11 +117,23 @@ class Values(unittest.TestCase):
             ("float32", [1j], "without a loss"),
             ("bool", [1], "without a loss"),
             ("float32", ["a"], "cannot take"),
-            ("float32", [[1], [1, 2]], ""),
+            ("float32", [[1], [1, 2]], "x: rows of unequal length"),
+            ("float32", [1, None, 3], "cannot take None"),
+            ("float32", [2**100], "cannot take 1267650600228229401496703205376"),
+            ("float32", {1.0}, "cannot take {1.0}"),
+            ("int32", np.ma.masked_array([1, 2], mask=[True, False]), "x has 1 masked element:"),
+            ("string", ["a", None, float("nan")], "x has 2 nulls"),
+            ("string", ["a", 3], "cannot take 3"),
         ]:
             with self.subTest(dtype=dtype, fed=fed), meshtf.local() as m, m.session(same(dtype)) as s:
                 with self.assertRaisesRegex(ValueError, part):
                     s.run("y", {"x": fed})
+
+
+    def test_masked_numbers_are_no_numbers(self):
+        with meshtf.local() as m, m.session(same("float32")) as s:
+            fed = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+            np.testing.assert_array_equal(s.run("y", {"x": fed}), [np.nan, 2])
 
 
 class Runs(unittest.TestCase):

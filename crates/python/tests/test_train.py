@@ -1,7 +1,9 @@
 """Training on arrays: values, histories, callbacks, validation, states."""
 
 import os
+import signal
 import tempfile
+import threading
 import unittest
 
 import numpy as np
@@ -157,8 +159,44 @@ class Training(unittest.TestCase):
             with self.assertRaises(meshtf.Error):
                 meshtf.train(g, data, steps=30, checkpoint=states, resume=False)
 
+    def test_ctrl_c_saves_the_state(self):
+        # A program that began in the background of a shell ignores it.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        g, data = line()
+        for is_within in (False, True):
+            began = threading.Event()
+
+            def follow(step, logs, began=began, is_within=is_within):
+                if is_within and step == 30:
+                    raise KeyboardInterrupt
+                began.set()
+
+            def interrupt(began=began):
+                began.wait(30)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            with self.subTest(is_within), tempfile.TemporaryDirectory() as folder:
+                states = os.path.join(folder, "states")
+                if not is_within:
+                    threading.Thread(target=interrupt, daemon=True).start()
+                with self.assertRaises(KeyboardInterrupt):
+                    meshtf.train(g, data, steps=10**9, record=10, checkpoint=states, callbacks=[follow])
+                then = meshtf.train(g, data, steps=1, checkpoint=states, resume=True)
+                self.assertGreaterEqual(then.step, 10)
+
     def test_wrong_arguments_are_named(self):
         g, data = line()
+        for options, kind, part in [
+            ({"epochs": 0}, meshtf.InvalidArgumentError, "epochs is 0; expected at least 1"),
+            ({"steps": 0}, meshtf.InvalidArgumentError, "steps is 0"),
+            ({"workers": 0}, meshtf.InvalidArgumentError, "workers is 0"),
+            ({"batch": -1}, meshtf.InvalidArgumentError, "batch is -1"),
+            ({"epochs": 1.5}, TypeError, "whole number, not 1.5"),
+            ({"weights": {}}, TypeError, "no argument 'weights'"),
+            ({"callbacks": print}, TypeError, "a list"),
+        ]:
+            with self.subTest(options), self.assertRaisesRegex(kind, part):
+                meshtf.train(g, data, **options)
         for options, part in [
             ({"loss": "los"}, "los"),
             ({"optimizer": "adamm"}, "adam"),
