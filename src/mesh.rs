@@ -64,7 +64,7 @@ pub use address::{Multiaddr, parse_address};
 pub use beyond::{Beyond, may_be_reached, unexplained};
 use discovery::Search;
 pub use discovery::{Attempt, Source, Verdict};
-pub(crate) use error::keys_of;
+pub(crate) use error::{DEFAULT_MESH, flag_of, keys_of};
 pub use error::{KeyError, MeshError};
 
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};

@@ -47,7 +47,7 @@ use crate::weight_cache::WeightCache;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Name of the mesh if none is given.
-pub const DEFAULT_MESH: &str = "meshtf";
+pub const DEFAULT_MESH: &str = crate::mesh::DEFAULT_MESH;
 
 /// The options with which a participant joins, and its services. The default is a client of the mesh `meshtf` of this user's key,
 /// found on the local network.

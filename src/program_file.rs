@@ -24,6 +24,10 @@ pub struct Ports {
     named: Vec<(String, String)>,
     /// The tensors of its inputs.
     fed: Vec<String>,
+    /// The name of that signature.
+    pub signature: Option<String>,
+    /// The signatures of the file, if none of them is the default one and there are several.
+    pub others: Vec<String>,
     /// Whether `init` restores the values that the file has: of a SavedModel, of a MetaGraph, of the variables of an ONNX model.
     pub is_model: bool,
     /// The initializers of an ONNX model that are variables.

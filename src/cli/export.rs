@@ -6,8 +6,10 @@ mod tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use meshtf::program_file::{self, load};
 use meshtf::trainer::stored::{FITS, IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
 use meshtf::trainer::weights::origin;
+use meshtf_tensor::failure::counted;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
 
@@ -15,11 +17,15 @@ use super::inputs::MapArgs;
 use super::paint::warn;
 use super::{Exit, Outcome, Trouble, output};
 
+/// Largest file that a message calls a graph.
+const MAX_LOOKED_AT: u64 = 64 << 20;
+
 /// Convert weights, or a graph with weights, to another format
 ///
 /// The extension of --to says the form. Weights: those of a training (the best in a folder of --checkpoint if there are some,
 /// else its last state), or of a file that `meshtf inspect` lists, are written by name. A graph with --weights, a SavedModel or
-/// an ONNX model becomes an ONNX model (.onnx) or a SavedModel (a folder). Files are written whole or not at all.
+/// an ONNX model becomes an ONNX model (.onnx) or a SavedModel (a folder); in the other forms, the values that --weights and
+/// --map give its variables are written by their names. Files are written whole or not at all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,10 +33,12 @@ Examples:
   meshtf export run1 --to model.npz       numpy.load(\"model.npz\")[\"w\"]
   meshtf export digits.json --weights run1 --fetch best --to m.onnx
   meshtf export digits.json --weights run1 --fetch best --to saved/
+  meshtf export digits.json --weights state.pt --map map.json --to digits.npz
   meshtf export run1 --last --to tf/model
                                           tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
-    /// Folder of --checkpoint, a file of weights, or the prefix of a TensorFlow checkpoint; for .onnx and a SavedModel, a graph
+    /// Folder of --checkpoint, a file of weights, or the prefix of a TensorFlow checkpoint; for .onnx, a SavedModel and
+    /// --weights, a graph
     pub from: PathBuf,
     /// File to write: .safetensors, .npz, .onnx, the prefix of a TensorFlow checkpoint (without an extension or with .ckpt), or
     /// the folder of a SavedModel, new or empty, with / at its end
@@ -82,7 +90,24 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
         return graph::export(&args, form);
     }
     check_form(&args.to)?;
-    let (file, mut contents) = read(&args.from, if args.last { Which::Last } else { Which::Best })?;
+    if let Some(weights) = &args.weights {
+        if args.all {
+            return Err(Trouble::input(
+                "--all: with a graph and --weights, the variables of the graph alone are written",
+            ));
+        }
+        let contents = graph::weights(&args)?;
+        write(&args.to, &contents)?;
+        return said(weights, &args.to, &contents);
+    }
+    let which = if args.last { Which::Last } else { Which::Best };
+    let (file, mut contents) = read(&args.from, which).map_err(|error| match is_graph(&args.from) {
+        true => Trouble::input(format!(
+            "{}: it is a graph, and no weights: with --weights FILE, the values of its variables are written",
+            args.from.display()
+        )),
+        false => Trouble::from(error),
+    })?;
     if args.averages {
         average(&mut contents).map_err(|error| Trouble::input(format!("{}: {error}", file.display())))?;
         contents.tensors.retain(|(name, _)| !name.ends_with(AVERAGE));
@@ -104,6 +129,13 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
         ));
     }
     said(&file, &args.to, &contents)
+}
+
+/// Whether a file is a graph that can be read by itself.
+fn is_graph(path: &Path) -> bool {
+    let is_small = path.metadata().is_ok_and(|file| file.is_file() && file.len() <= MAX_LOOKED_AT);
+    let read = || program_file::read(&load::content(path).ok()?).ok();
+    is_small && read().is_some_and(|program| !program.nodes.is_empty())
 }
 
 /// The placeholders for which something was measured of their data; `None` if there is none.
@@ -142,11 +174,7 @@ fn step_of(contents: &Contents) -> Result<u64, Trouble> {
 
 fn said(from: &Path, to: &Path, contents: &Contents) -> Outcome {
     let bytes: usize = contents.tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-    let count = contents.tensors.len();
-    output::line(&format!(
-        "{}: {count} tensors, {bytes} bytes, from {}",
-        to.display(),
-        origin(from, &contents.metadata)
-    ))?;
+    let count = counted(contents.tensors.len(), "tensor");
+    output::line(&format!("{}: {count}, {bytes} bytes, from {}", to.display(), origin(from, &contents.metadata)))?;
     Ok(Exit::Ok)
 }

@@ -15,6 +15,7 @@ use meshtf::weight_file;
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{self, PlaceBy, Signature};
 use meshtf_graph::{Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
+use meshtf_onnx::Port;
 use meshtf_tensor::device::{DeviceFacts, Task};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
@@ -29,6 +30,9 @@ use super::tuned::{Model, read_for_weights};
 
 /// Maximum number of placeholders that are named in a message, besides those whose names are near.
 const MAX_NAMED: usize = 8;
+
+/// The remedy for a file without fetches.
+const NO_FETCH: &str = "it does not say what to fetch: use --fetch (or --run, to run a node without fetching)";
 
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
@@ -188,6 +192,8 @@ pub(super) struct StepRequest {
     pub ports: Ports,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
+    /// The names by which the fetches are shown: those of the command line, else those that the model has for them.
+    pub names: Vec<String>,
     pub targets: Vec<String>,
     /// Nodes to run once before the first step, as named in the file.
     pub init: Vec<String>,
@@ -229,11 +235,15 @@ impl GraphArgs {
         let runs_init = (by_file || ports.is_model) && !program.init.is_empty();
         let init = program.init;
         if fetches.is_empty() && targets.is_empty() {
-            return Err(Trouble::input(format!(
-                "{} does not say what to fetch: use --fetch (or --run, to run a node without fetching)",
-                self.graph.display()
-            )));
+            return Err(at(&match ports.others.as_slice() {
+                [] => NO_FETCH.to_owned(),
+                names => format!("it has several signatures: use --signature {}, or --fetch", names.join(" or ")),
+            }));
         }
+        let names = match by_file {
+            true => fetches.iter().map(|tensor| ports.name(tensor).to_owned()).collect(),
+            false => self.fetch.clone(),
+        };
         for fetch in &fetches {
             graph.output(fetch).map_err(|error| asked("fetch", fetch, &error))?;
         }
@@ -265,7 +275,7 @@ impl GraphArgs {
         let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
         // An ONNX model has no sections of a training, and may be large.
         let text = if program_file::has_initializers(&bytes) { Vec::new() } else { bytes };
-        Ok(StepRequest { file, files, graph, ports, feeds, fetches, targets, init, runs_init, text, fits, read })
+        Ok(StepRequest { file, files, graph, ports, feeds, fetches, names, targets, init, runs_init, text, fits, read })
     }
 }
 
@@ -323,13 +333,19 @@ impl StepRequest {
         Graph::new(defs).map_or(Cow::Borrowed(&self.graph), Cow::Owned)
     }
 
-    /// The fetches with their dtypes.
-    pub fn fetch_types(&self) -> Result<Vec<(&str, DType)>, Trouble> {
+    /// The shown names of the fetches, their dtypes, and whether NumPy has none for it.
+    pub fn fetch_types(&self) -> Result<Vec<(&str, DType, bool)>, Trouble> {
         let mut types = Vec::with_capacity(self.fetches.len());
-        for name in &self.fetches {
-            types.push((name.as_str(), self.graph.output_type(self.graph.output(name)?).dtype));
+        for (name, tensor) in self.names.iter().zip(&self.fetches) {
+            let is_proto = self.ports.output(tensor).is_some_and(Port::is_proto);
+            types.push((name.as_str(), self.graph.output_type(self.graph.output(tensor)?).dtype, is_proto));
         }
         Ok(types)
+    }
+
+    /// The shown name of a tensor that is fetched.
+    pub fn shown<'n>(&'n self, tensor: &'n str) -> &'n str {
+        self.fetches.iter().position(|own| own == tensor).map_or(tensor, |at| self.names[at].as_str())
     }
 
     /// An error of a step, with the layer in place of a node of it.
@@ -375,7 +391,7 @@ impl StepRequest {
         let answers = match sections {
             Ok(sections) => answers(&self.graph, &sections, &self.fits, &self.fetches)?,
             // A graph without sections has values alone.
-            Err(_) => self.fetches.iter().map(|fetch| Answer::of_values(fetch)).collect(),
+            Err(_) => self.names.iter().map(|name| Answer::of_values(name)).collect(),
         };
         Ok((Header { ids: Vec::new(), answers }, self.read.as_ref()))
     }

@@ -115,7 +115,7 @@ fn report(path: &Path) -> Result<Report, Trouble> {
     if meshtf_onnx::is_model(&bytes) {
         let described = meshtf_onnx::describe(&bytes).map_err(wrong)?;
         let model = program_file::read_beside(&bytes, &mut beside).map(|(program, ports)| (program, ports.feeds()));
-        return Ok(of_onnx(described, runs(model)));
+        return Ok(of_onnx(described, runs(model, &BTreeMap::new())));
     }
     let is_meta = meta::is_meta_graph(&bytes);
     if meta::is_saved_model(&bytes) || is_meta {
@@ -125,7 +125,9 @@ fn report(path: &Path) -> Result<Report, Trouble> {
         };
         let program = program_file::read_at(&file, &bytes, &mut beside, None, Default::default());
         let program = program.map(|(program, ports)| (program, ports.feeds()));
-        return of_saved(graph.map_err(wrong)?, is_meta, path, runs(program));
+        let graph = graph.map_err(wrong)?;
+        let runs = runs(program, &graph.signatures);
+        return of_saved(graph, is_meta, path, runs);
     }
     let program = program_file::read_beside(&bytes, &mut beside).map_err(wrong)?.0;
     let form = match serde_json::from_slice::<Keys>(&bytes) {
@@ -140,7 +142,7 @@ fn report(path: &Path) -> Result<Report, Trouble> {
         outputs: program.fetch.iter().map(|name| (name.clone(), String::new())).collect(),
     }];
     let feeds = program.feed.iter().map(|(name, _)| name.clone()).collect();
-    report.runs = Some(runs(Ok((program, feeds))));
+    report.runs = Some(runs(Ok((program, feeds)), &BTreeMap::new()));
     Ok(report)
 }
 
@@ -150,20 +152,33 @@ struct Keys {
     nodes: Option<serde::de::IgnoredAny>,
 }
 
-/// Whether this build runs a program: its fetches and its init, if it names some, else every node.
-fn runs(program: Result<(Program, Vec<String>), FormatError>) -> Result<(), String> {
+/// Whether this build runs a program: its fetches and its init, if it names some; else every signature of the file, or every node
+/// if there is none.
+fn runs(
+    program: Result<(Program, Vec<String>), FormatError>,
+    signatures: &BTreeMap<String, meta::Signature>,
+) -> Result<(), String> {
     let (program, feeds) = program.map_err(|error| error.to_string())?;
     let graph = Graph::new(program.nodes).map_err(|error| error.to_string())?;
     graph.check_shapes().map_err(|error| error.to_string())?;
+    let check = |step: Signature| match step.fetches.is_empty() && step.targets.is_empty() {
+        true => Ok(()),
+        false => plan::check(&graph, &step).map_err(|error| error.to_string()),
+    };
+    check(Signature { targets: program.init, ..Signature::default() })?;
     let is_named = !program.fetch.is_empty() || !program.targets.is_empty();
-    let every = || graph.nodes().map(|(_, node)| node.name.clone()).collect();
-    let targets = if is_named { program.targets } else { every() };
-    let step = Signature { feeds, fetches: program.fetch, targets, ..Signature::default() };
-    let init = Signature { targets: program.init, ..Signature::default() };
-    for signature in [step, init].iter().filter(|step| !step.fetches.is_empty() || !step.targets.is_empty()) {
-        plan::check(&graph, signature).map_err(|error| error.to_string())?;
+    if is_named || signatures.is_empty() {
+        let every = || graph.nodes().map(|(_, node)| node.name.clone()).collect();
+        let targets = if is_named { program.targets } else { every() };
+        return check(Signature { feeds, fetches: program.fetch, targets, ..Signature::default() });
     }
-    Ok(())
+    let tensors = |ports: &[meta::Port]| ports.iter().map(|port| port.tensor.clone()).collect();
+    let mut wrong = Vec::new();
+    for (name, own) in signatures {
+        let step = Signature { feeds: tensors(&own.inputs), fetches: tensors(&own.outputs), ..Signature::default() };
+        wrong.extend(check(step).err().map(|why| format!("signature {name}: {why}")));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 fn of_weights(listed: Listed) -> Report {

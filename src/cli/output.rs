@@ -5,7 +5,6 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use meshtf::program_file::Ports;
 use meshtf_checkpoint::write_whole;
 use meshtf_graph::plan::{DeviceSummary, Summary};
 use meshtf_onnx::{Port, Shown};
@@ -16,6 +15,7 @@ use meshtf_tensor::{DType, Tensor, npy};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
+use super::inputs::StepRequest;
 use super::paint::{Paint, Tone};
 
 /// Whether this process was started with a standard output. Without one (`meshtf … >&-`) Rust replaces it by /dev/null before
@@ -162,17 +162,16 @@ pub(super) fn check_is_no_input<'p>(out: &Path, inputs: impl IntoIterator<Item =
 }
 
 /// Refuses an `--out` that could not be written, before anything runs for it.
-pub(super) fn check_save(folder: &Path, values: &[(&str, DType)], ports: &Ports) -> Result<(), Trouble> {
+pub(super) fn check_save(folder: &Path, values: &[(&str, DType, bool)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {
         return Err(Trouble::input(format!(
             "--out {}: it is a file; expected a folder, or a file that ends in .npy, .npz, .csv, .json or .jsonl",
             folder.display()
         )));
     }
-    let is_array = |fetch: &str| !ports.output(fetch).is_some_and(Port::is_proto);
-    match values.iter().find(|(fetch, dtype)| *dtype == DType::String && is_array(fetch)) {
+    match values.iter().find(|(_, dtype, is_proto)| *dtype == DType::String && !is_proto) {
         None => Ok(()),
-        Some((fetch, _)) => Err(Trouble::input(format!(
+        Some((fetch, ..)) => Err(Trouble::input(format!(
             "--out: {fetch} is a string tensor, and strings are not written as .npy; leave it out of --fetch, or print it \
              (without --out, or with --json)"
         ))),
@@ -181,27 +180,27 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)], ports: &Ports)
 
 /// The files of fetches in a folder: `DIR/NAME.npy`, or for an output of an ONNX model that NumPy has no dtype for `DIR/NAME.pb`.
 /// Characters that a file name cannot contain become `_`.
-pub(super) fn files_of(folder: &Path, names: &[String], ports: &Ports) -> Vec<PathBuf> {
+pub(super) fn files_of(folder: &Path, job: &StepRequest) -> Vec<PathBuf> {
     let mut taken = std::collections::BTreeSet::new();
-    let mut file = |name: &String| {
+    let mut file = |(name, tensor): (&String, &String)| {
         let stem: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
-        let ending = if ports.output(name).is_some_and(Port::is_proto) { "pb" } else { "npy" };
+        let ending = if job.ports.output(tensor).is_some_and(Port::is_proto) { "pb" } else { "npy" };
         (1..)
             .map(|n| if n == 1 { format!("{stem}.{ending}") } else { format!("{stem}-{n}.{ending}") })
             .find(|file| taken.insert(file.to_lowercase()))
             .expect("there are more numbers than names")
     };
-    names.iter().map(|name| folder.join(file(name))).collect()
+    job.names.iter().zip(&job.fetches).map(|own| folder.join(file(own))).collect()
 }
 
 /// Writes each value to its file ([`files_of`]), each whole or not at all, and returns the files.
-pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor], ports: &Ports) -> Result<Vec<PathBuf>, Trouble> {
+pub(super) fn save(folder: &Path, job: &StepRequest, values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
-    let files = files_of(folder, names, ports);
+    let files = files_of(folder, job);
     let mut arrays = Vec::with_capacity(values.len());
-    for ((path, name), value) in files.iter().zip(names).zip(values) {
-        let bytes = match ports.output(name).map(|port| port.shown(value)) {
+    for ((path, tensor), value) in files.iter().zip(&job.fetches).zip(values) {
+        let bytes = match job.ports.output(tensor).map(|port| port.shown(value)) {
             Some(Ok(Shown::Proto(bytes))) => Ok(bytes),
             Some(Err(failure)) => Err(failure),
             Some(Ok(Shown::Tensor(_))) | None => npy::write(value),

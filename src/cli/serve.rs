@@ -200,7 +200,8 @@ fn model(args: &Args, job: &StepRequest) -> Result<ServedModel, Trouble> {
     let outputs =
         job.fetches.iter().map(|tensor| port(graph, job.ports.name(tensor), tensor)).collect::<Result<_, _>>()?;
     let batch = args.max_batch as usize;
-    Ok(ServedModel { name, inputs, outputs, fixed: job.feeds.clone(), batch })
+    let signature = job.ports.signature.clone().unwrap_or_else(|| ServedModel::SIGNATURE.to_owned());
+    Ok(ServedModel { name, signature, inputs, outputs, fixed: job.feeds.clone(), batch })
 }
 
 /// The inputs by their names in the model; of a graph without such names, the placeholders that the fetches need.

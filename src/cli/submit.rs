@@ -163,8 +163,9 @@ const MOST_NUMBERS: usize = 2;
 const MOST_COLUMNS: usize = 36;
 
 /// `loss 0.12346`, in few columns.
-fn numbers(fetched: &[Fetched]) -> String {
-    let texts = fetched.iter().take(MOST_NUMBERS).map(|one| format!("{} {}", one.name, number(one.last.value)));
+fn numbers(job: &StepRequest, fetched: &[Fetched]) -> String {
+    let texts =
+        fetched.iter().take(MOST_NUMBERS).map(|one| format!("{} {}", job.shown(&one.name), number(one.last.value)));
     texts.collect::<Vec<_>>().join(" ").chars().take(MOST_COLUMNS).collect()
 }
 
@@ -380,17 +381,17 @@ impl StepArgs {
                     done.fetch_max(steps, Ordering::Relaxed);
                     reporter.stepped(steps);
                     progress.set_position(steps);
-                    progress.set_message(numbers(&fetched));
+                    progress.set_message(numbers(job, &fetched));
                     keeper.change(|record| {
                         record.steps.done = steps;
                         for Fetched { name, last } in &fetched {
-                            record.value(name, false, last.step, last.value);
+                            record.value(job.shown(name), false, last.step, last.value);
                         }
                     });
                 }
                 StepEvent::Fetched { step, values } => {
                     done.fetch_max(step, Ordering::Relaxed);
-                    keeper.change(|record| record.values(step, &job.fetches, &values));
+                    keeper.change(|record| record.values(step, &job.names, &values));
                     progress.suspend(|| self.show_step(step, job, &values, lines));
                 }
                 // Also with --quiet: the run would seem to hang.
@@ -402,7 +403,7 @@ impl StepArgs {
         progress.finish_and_clear();
         let ran = ran?;
         reporter.stepped(count);
-        keeper.change(|record| record.values(count, &job.fetches, &ran.values));
+        keeper.change(|record| record.values(count, &job.names, &ran.values));
         Ok(ran)
     }
 
@@ -422,12 +423,12 @@ impl StepArgs {
             self.said(job, file, &mut lines);
             return lines.result();
         }
-        let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));
+        let files = job.names.iter().zip(files.iter().map(|file| file.display().to_string()));
         if self.json {
             let devices: Vec<String> = ran.summary.devices.iter().map(|part| part.device.to_string()).collect();
             let mut answer = json!({ "step": self.steps, "devices": devices });
             match &self.out {
-                None => answer["values"] = output::values_json(&job.fetches, &ran.values),
+                None => answer["values"] = output::values_json(&job.names, &ran.values),
                 Some(_) => {
                     answer["files"] =
                         files.map(|(fetch, file)| (fetch.clone(), file.into())).collect::<Map<_, _>>().into()
@@ -445,7 +446,7 @@ impl StepArgs {
         match &ran.values[..] {
             [] => {}
             values if self.every > 0 => self.show_step(self.steps, job, values, &mut lines),
-            values => lines.line(&output::values_text(&job.fetches, values)),
+            values => lines.line(&output::values_text(&job.names, values)),
         }
         lines.result()
     }
@@ -455,7 +456,7 @@ impl StepArgs {
         if self.json {
             lines.line(&output::json_text(&json!({ "step": self.steps, "file": file })));
         } else if !self.quiet {
-            eprintln!("{} -> {}", job.fetches.join(", "), file.display());
+            eprintln!("{} -> {}", job.names.join(", "), file.display());
         }
     }
 
@@ -488,7 +489,7 @@ impl StepArgs {
     }
 
     fn show_step(&self, step: u64, job: &StepRequest, values: &[Tensor], lines: &mut Lines) {
-        lines.line(&output::step_text(step, &job.fetches, values, self.json));
+        lines.line(&output::step_text(step, &job.names, values, self.json));
     }
 
     /// `fetched loss in 1000 steps: 2.31 s, 433 steps/s`, init included.
@@ -499,7 +500,7 @@ impl StepArgs {
             [first, .., last] => Some(format!("{first}, …, {last} ({})", names.len())),
             [only] => Some(only.clone()),
         };
-        let fetched = named(&job.fetches).map(|names| format!("fetched {names}"));
+        let fetched = named(&job.names).map(|names| format!("fetched {names}"));
         let ran = named(&job.targets).map(|names| format!("ran {names}"));
         let asked: Vec<String> = fetched.into_iter().chain(ran).collect();
         let steps = if self.steps == 1 { "1 step".to_owned() } else { format!("{} steps", self.steps) };

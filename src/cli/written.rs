@@ -4,7 +4,6 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use meshtf_checkpoint::write_whole;
-use meshtf_onnx::Port;
 use meshtf_tensor::{DType, Tensor, npy};
 use meshtf_train::data::write_npz;
 
@@ -85,8 +84,8 @@ impl Destination {
         }
         let types = job.fetch_types()?;
         let Some(file) = self.file else {
-            check_save(&self.path, &types, &job.ports)?;
-            let files = files_of(&self.path, &job.fetches, &job.ports);
+            check_save(&self.path, &types)?;
+            let files = files_of(&self.path, job);
             return files.iter().try_for_each(|file| check_is_no_input(file, job.inputs()));
         };
         check_is_no_input(&self.path, job.inputs())?;
@@ -100,15 +99,15 @@ impl Destination {
                 types.len()
             ));
         }
-        let is_twice = |(at, fetch): (usize, &String)| job.fetches[..at].contains(fetch);
+        let is_twice = |(at, name): (usize, &String)| job.names[..at].contains(name);
         if matches!(file, File::Arrays | File::Json)
-            && let Some((_, fetch)) = job.fetches.iter().enumerate().find(|own| is_twice(*own))
+            && let Some((_, fetch)) = job.names.iter().enumerate().find(|own| is_twice(*own))
         {
             return refuse(format!("{fetch} is fetched twice, and such a file has each name once"));
         }
         if matches!(file, File::Array | File::Arrays) {
-            for (fetch, dtype) in types {
-                if job.ports.output(fetch).is_some_and(Port::is_proto) {
+            for (fetch, dtype, is_proto) in types {
+                if is_proto {
                     return refuse(format!(
                         "NumPy has no dtype for {fetch}: write a folder, where it is a .pb file, or .json"
                     ));
@@ -127,7 +126,7 @@ impl Destination {
     pub async fn write(&self, job: &StepRequest, values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
         let failed = |failure: meshtf_tensor::failure::Failure| self.cannot(&failure.message);
         let bytes = match (self.file, values) {
-            (None, _) => return output::save(&self.path, &job.fetches, values, &job.ports),
+            (None, _) => return output::save(&self.path, job, values),
             (Some(File::Records(form)), _) => {
                 return save_records(&self.path, form, job, values).await.map(|()| Vec::new());
             }
@@ -137,12 +136,12 @@ impl Destination {
                 false => npy::write(value).map_err(failed)?,
             },
             (Some(File::Array | File::Arrays), _) => {
-                let named: Vec<(String, Tensor)> = job.fetches.iter().cloned().zip(values.iter().cloned()).collect();
+                let named: Vec<(String, Tensor)> = job.names.iter().cloned().zip(values.iter().cloned()).collect();
                 let mut bytes = Cursor::new(Vec::new());
                 write_npz(&mut bytes, &named).map_err(failed)?;
                 bytes.into_inner()
             }
-            (Some(File::Json), _) => format!("{}\n", output::values_json(&job.fetches, values)).into_bytes(),
+            (Some(File::Json), _) => format!("{}\n", output::values_json(&job.names, values)).into_bytes(),
         };
         self.write_bytes(&bytes)?;
         Ok(Vec::new())

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::finding::Finding;
 use super::interfaces::Interface;
-use crate::mesh::{KeyError, MeshKey, Multiaddr, keys_of, parse_address};
+use crate::mesh::{KeyError, MeshKey, Multiaddr, flag_of, keys_of, parse_address};
 
 /// Less than this is little for a node that holds a model.
 const LITTLE_MEMORY: u64 = 1 << 30;
@@ -44,9 +44,11 @@ fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool, servic
             "key",
             format!("this machine has no key of mesh {mesh:?}: {} does not exist{}", path.display(), keys_of(&others)),
             as_service(&path, service).unwrap_or_else(|| {
-                "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
-                 `meshtf node --name local/0`."
-                    .to_owned()
+                let flag = flag_of(mesh);
+                format!(
+                    "To join others, run `meshtf ticket{flag}` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
+                     `meshtf node --name local/0{flag}`."
+                )
             }),
         ),
         Err(KeyError::Exposed { path, mode }) => Finding::problem(
@@ -332,7 +334,7 @@ mod tests {
             of_key("lab", Err(missing(vec![])), true),
             Level::Problem,
             "/h/keys/lab.key does not exist",
-            "meshtf join TICKET",
+            "`meshtf node --name local/0 --mesh lab`",
         );
         check(of_key("lab", Err(missing(vec!["meshtf".into()])), true), Level::Problem, "(--mesh NAME): meshtf", "");
         // On a machine that runs a service, the service's user has the key.

@@ -55,13 +55,16 @@ const VERSION: &str = "1";
 /// };
 /// // Examples of several requests are computed together, up to 32.
 /// let (name, inputs, outputs) = ("double".to_owned(), vec![port("x")], vec![port("y")]);
-/// let model = ServedModel { name, inputs, outputs, fixed: Vec::new(), batch: 32 };
+/// let model = ServedModel { signature: "serving_default".to_owned(), name, inputs, outputs, fixed: Vec::new(), batch: 32 };
 /// assert_eq!(model.inputs[0].tensor, "x:0");
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServedModel {
     /// Its name in the addresses of requests: letters, digits, `.`, `_` and `-`.
     pub name: String,
+    /// The name of its signature in TensorFlow Serving's interface, the only one that a request may name; of a model without
+    /// signatures [`ServedModel::SIGNATURE`].
+    pub signature: String,
     /// The tensors that requests give.
     pub inputs: Vec<ServedPort>,
     /// The tensors that they are answered with.
@@ -70,6 +73,15 @@ pub struct ServedModel {
     pub fixed: Vec<(String, Tensor)>,
     /// Maximum number of examples that are computed together for several requests. 1: each request has a step of its own.
     pub batch: usize,
+}
+
+impl ServedModel {
+    /// The signature of a request that names none, and of a model that has none: TensorFlow's default.
+    ///
+    /// ```
+    /// assert_eq!(meshtf::doors::ServedModel::SIGNATURE, "serving_default");
+    /// ```
+    pub const SIGNATURE: &str = "serving_default";
 }
 
 /// An input or an output of a model.
@@ -163,7 +175,8 @@ struct Counts {
 ///     is_optional: false,
 /// };
 /// let (name, inputs, outputs) = ("double".to_owned(), vec![port("x")], vec![port("y")]);
-/// let model = ServedModel { name, inputs, outputs, fixed: Vec::new(), batch: 1 };
+/// let signature = ServedModel::SIGNATURE.to_owned();
+/// let model = ServedModel { name, signature, inputs, outputs, fixed: Vec::new(), batch: 1 };
 /// let door = open_serving(sessions, model, DoorConfig { address: "127.0.0.1:8000".parse()?, token: None }).await?;
 /// // curl -d '{"instances": [1, 2]}' http://127.0.0.1:8000/v1/models/double:predict
 /// std::future::pending::<()>().await;
@@ -303,7 +316,8 @@ pub mod fuzz {
         };
         let inputs = vec![port("x", DType::F32), port("n", DType::I64), port("tag", DType::String)];
         let outputs = vec![port("y", DType::F32)];
-        let model = ServedModel { name: "m".to_owned(), inputs, outputs, fixed: Vec::new(), batch: 1 };
+        let signature = ServedModel::SIGNATURE.to_owned();
+        let model = ServedModel { name: "m".to_owned(), signature, inputs, outputs, fixed: Vec::new(), batch: 1 };
         rest::asked(&model, text).is_ok()
             || infer::asked(&model, text, &[0; 8]).is_ok()
             || infer::asked(&model, text, &[]).is_ok()

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Peer;
 
+/// The mesh that nodes and clients join unless another is named.
+pub(crate) const DEFAULT_MESH: &str = "meshtf";
+
 /// The holder of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
@@ -127,8 +130,10 @@ pub enum KeyError {
     Damaged { path: PathBuf },
     /// The mesh has no key on this machine.
     #[error(
-        "this machine has no key of mesh {mesh:?}: {path} does not exist. `meshtf node --name local/0` starts the mesh here \
-         and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over{}",
+        "this machine has no key of mesh {mesh:?}: {path} does not exist. `meshtf node --name local/0{}` starts the mesh here \
+         and makes its key; `meshtf ticket{}` on a machine that is in it and `meshtf join` here bring the key over{}",
+        flag_of(mesh),
+        flag_of(mesh),
         keys_of(others)
     )]
     Missing { mesh: String, path: PathBuf, others: Vec<String> },
@@ -143,6 +148,11 @@ pub enum KeyError {
     /// A line is not a ticket.
     #[error("not a ticket: {why}; `meshtf ticket` on a machine of the mesh prints one, a single line")]
     Ticket { why: String },
+}
+
+/// The flag by which a command is for a mesh, ` --mesh lab`; empty for the one that a command without it is for.
+pub(crate) fn flag_of(mesh: &str) -> String {
+    if mesh == DEFAULT_MESH { String::new() } else { format!(" --mesh {mesh}") }
 }
 
 /// `. It has keys of other meshes (--mesh NAME): lab`; empty if it has none.

@@ -307,7 +307,8 @@ mod tests {
         let home = temp_dir::TempDir::new().unwrap();
         let error = MeshKey::load(home.path(), "lab").unwrap_err();
         assert!(matches!(error, KeyError::Missing { .. }));
-        for part in ["lab.key", "meshtf node", "meshtf join"] {
+        for part in ["lab.key", "`meshtf node --name local/0 --mesh lab`", "`meshtf ticket --mesh lab`", "meshtf join"]
+        {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");

@@ -50,7 +50,7 @@ pub fn program(
     signature: Option<&str>,
 ) -> Result<(Program, Ports), FormatError> {
     let chosen = chosen(&graph, signature)?.map(|(name, signature)| (name.clone(), signature.clone()));
-    let MetaGraph { nodes, restored, init, assets, .. } = graph;
+    let MetaGraph { nodes, restored, init, assets, signatures, .. } = graph;
     let taken: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
     let mut adding = Adding { nodes, taken, controls: Vec::new(), bytes: 0 };
     if let Some(prefix) = prefix {
@@ -64,7 +64,11 @@ pub fn program(
     adding.controls.extend(init);
     let mut program = Program::default();
     let mut ports = Ports { is_model: true, ..Ports::default() };
-    if let Some((_, signature)) = chosen {
+    if chosen.is_none() {
+        ports.others = signatures.into_keys().collect();
+    }
+    if let Some((name, signature)) = chosen {
+        ports.signature = Some(name);
         for port in &signature.inputs {
             ports.fed.push(plain(&port.tensor));
             ports.named.push((port.name.clone(), plain(&port.tensor)));

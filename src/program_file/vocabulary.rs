@@ -41,14 +41,14 @@ pub fn filled(attrs: &Attrs, (key, value): (DType, DType), path: &Path) -> Resul
     let int = |name: &str, default: i64| attrs.int(name).unwrap_or(default);
     let (key_index, value_index) = (int("key_index", WHOLE_LINE), int("value_index", LINE_NUMBER));
     let size = int("vocab_size", -1);
+    // It is added to the numbers of lines, and skips none.
     let offset = int("offset", 0);
     let delimiter = attrs.bytes("delimiter").ok().and_then(|text| text.first().copied()).unwrap_or(b'\t');
     let mut lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
     if lines.last().is_some_and(|line| line.is_empty()) {
         lines.pop();
     }
-    let lines = lines.into_iter().skip(usize::try_from(offset).unwrap_or(0));
-    let lines: Vec<&[u8]> = lines.take(usize::try_from(size).unwrap_or(usize::MAX)).collect();
+    let lines: Vec<&[u8]> = lines.into_iter().take(usize::try_from(size).unwrap_or(usize::MAX)).collect();
     if size >= 0 && (lines.len() as i64) < size {
         return Err(Failure::invalid(format!(
             "{} has {} lines, fewer than the {size} of the table",
@@ -63,7 +63,7 @@ pub fn filled(attrs: &Attrs, (key, value): (DType, DType), path: &Path) -> Resul
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             texts.push(match index {
                 WHOLE_LINE => line.to_vec(),
-                LINE_NUMBER => number.to_string().into_bytes(),
+                LINE_NUMBER => offset.wrapping_add(number as i64).to_string().into_bytes(),
                 index => {
                     let part =
                         usize::try_from(index).ok().and_then(|index| line.split(|&byte| byte == delimiter).nth(index));
@@ -90,4 +90,43 @@ pub fn filled(attrs: &Attrs, (key, value): (DType, DType), path: &Path) -> Resul
         Tensor::new(shape, data)
     };
     Ok((column(key_index, key)?, column(value_index, value)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_graph::Attr;
+
+    use super::*;
+
+    /// As TensorFlow 2.21 fills such tables: the offset is added to the numbers of lines, of which none is skipped.
+    #[test]
+    fn an_offset_shifts_the_numbers_of_lines() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let path = folder.child("words");
+        std::fs::write(&path, "a\nb\nc\nd\n").unwrap();
+        let filled = |offset: i64, size: i64, of: [i64; 2], dtypes: (DType, DType)| {
+            let mut attrs = Attrs::default();
+            for (name, value) in
+                [("key_index", of[0]), ("value_index", of[1]), ("offset", offset), ("vocab_size", size)]
+            {
+                attrs.set(name, Attr::Int(value));
+            }
+            super::filled(&attrs, dtypes, &path)
+        };
+        let words = |words: &[&str]| Tensor::vector(words.iter().map(|word| word.as_bytes().to_vec()).collect());
+        let of_words = (DType::String, DType::I64);
+        let all = words(&["a", "b", "c", "d"]);
+        for (offset, numbers) in
+            [(0, [0i64, 1, 2, 3]), (1, [1, 2, 3, 4]), (-1, [-1, 0, 1, 2]), (100, [100, 101, 102, 103])]
+        {
+            let wanted = (all.clone(), Tensor::vector(numbers.to_vec()));
+            assert_eq!(filled(offset, -1, [WHOLE_LINE, LINE_NUMBER], of_words).unwrap(), wanted, "{offset}");
+        }
+        let two = (words(&["a", "b"]), Tensor::vector(vec![1i64, 2]));
+        assert_eq!(filled(1, 2, [WHOLE_LINE, LINE_NUMBER], of_words).unwrap(), two);
+        let by_number = (Tensor::vector(vec![1i64, 2, 3, 4]), all);
+        assert_eq!(filled(1, 4, [LINE_NUMBER, WHOLE_LINE], (DType::I64, DType::String)).unwrap(), by_number);
+        let why = filled(1, 5, [WHOLE_LINE, LINE_NUMBER], of_words).unwrap_err().message;
+        assert!(why.contains("4 lines, fewer than the 5"), "{why}");
+    }
 }

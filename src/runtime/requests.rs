@@ -1,6 +1,6 @@
 //! The client's end: requests to a master, and their answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,9 @@ pub(crate) const EVENTS: usize = 1024;
 
 /// Most requests of one client that wait for their answers at a time.
 const MAX_PENDING: usize = 1 << 16;
+
+/// Most lost tasks whose names are kept for messages.
+const MAX_GONE: usize = 64;
 
 /// An event of a run of many steps while it is under way. Steps are counted from 1.
 ///
@@ -97,6 +100,8 @@ pub struct Requests {
     weights: Arc<Weights>,
     next: AtomicU64,
     pending: Mutex<HashMap<RequestId, Pending>>,
+    /// The last peers that were lost: their tasks, and why. A process that is started again is another peer.
+    gone: Mutex<VecDeque<(Peer, Task, String)>>,
 }
 
 struct Pending {
@@ -118,7 +123,13 @@ pub struct Asked {
 
 impl Requests {
     pub fn new(router: Arc<dyn Router>, weights: Arc<Weights>) -> Arc<Self> {
-        Arc::new(Requests { router, weights, next: AtomicU64::new(1), pending: Mutex::default() })
+        Arc::new(Requests {
+            router,
+            weights,
+            next: AtomicU64::new(1),
+            pending: Mutex::default(),
+            gone: Mutex::default(),
+        })
     }
 
     /// The constants that this participant has.
@@ -167,8 +178,17 @@ impl Requests {
         }
         // Made before sending, so that a failed send removes the request.
         let asked = Asked { id, client: Arc::clone(self), answer };
-        self.router.send(to, Envelope::new(message(id), tensors))?;
+        self.router.send(to, Envelope::new(message(id), tensors)).map_err(|failure| self.of_gone(to, failure))?;
         Ok(asked)
+    }
+
+    /// The failure to send to a peer, by the name of its task if it was lost.
+    fn of_gone(&self, peer: &Peer, failure: Failure) -> Failure {
+        let gone = lock(&self.gone);
+        match gone.iter().find(|(own, ..)| own == peer).filter(|_| failure.code == Code::Unavailable) {
+            Some((_, task, why)) => master_is_gone(&task.to_string(), why),
+            None => failure,
+        }
     }
 
     /// A channel for the steps of a run.
@@ -227,10 +247,14 @@ impl Requests {
             let ids: Vec<RequestId> = pending.iter().filter(|(_, p)| p.by == *peer).map(|(&id, _)| id).collect();
             ids.iter().filter_map(|id| pending.remove(id)).collect()
         };
+        if let Some(task) = task {
+            let mut gone = lock(&self.gone);
+            gone.truncate(MAX_GONE - 1);
+            gone.push_front((peer.clone(), task.clone(), why.to_owned()));
+        }
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
         for pending in owed {
-            let failure = Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}")).on_task(&name);
-            let _forgotten = pending.answer.send((Err(failure), Vec::new()));
+            let _forgotten = pending.answer.send((Err(master_is_gone(&name, why)), Vec::new()));
         }
     }
 
@@ -238,6 +262,10 @@ impl Requests {
         let mut pending = lock(&self.pending);
         if pending.get(&id)?.by == *from { pending.remove(&id) } else { None }
     }
+}
+
+fn master_is_gone(name: &str, why: &str) -> Failure {
+    Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}")).on_task(name)
 }
 
 impl Asked {
@@ -340,6 +368,36 @@ mod tests {
         fn cluster(&self) -> Arc<Cluster> {
             Arc::default()
         }
+    }
+
+    /// Reaches nobody.
+    struct Cut;
+
+    impl Router for Cut {
+        fn send(&self, to: &Peer, _: Envelope) -> Result<()> {
+            Err(Failure::new(Code::Unavailable, format!("{to} is not connected")))
+        }
+
+        fn cluster(&self) -> Arc<Cluster> {
+            Arc::default()
+        }
+    }
+
+    #[test]
+    fn a_request_to_a_lost_node_names_its_task() {
+        let client = Requests::new(Arc::new(Cut), Weights::in_memory());
+        let of = |i: usize| Peer::from(format!("12D3Koo{i}"));
+        let why = |i: usize| client.inquire(&of(i), Inquiry::Status, Vec::new()).err().expect("it is not sent").message;
+        assert_eq!(why(0), "12D3Koo0 is not connected", "no task of it is known");
+        client.down(&of(1), Some(&Task::new("worker", 1)), "the connection was lost");
+        assert_eq!(why(1), "the master /job:worker/task:1 is gone: the connection was lost");
+        // The names of the oldest are forgotten.
+        for i in 2..=1 + MAX_GONE {
+            client.down(&of(i), Some(&Task::new("worker", 2)), "it left");
+        }
+        assert_eq!(why(2), "the master /job:worker/task:2 is gone: it left");
+        assert_eq!(why(1), "12D3Koo1 is not connected");
+        assert_eq!(client.waits(), 0);
     }
 
     #[test]

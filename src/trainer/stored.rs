@@ -274,7 +274,7 @@ pub(crate) fn compare(
         tensors.iter().map(|&(name, dtype, shape)| (name, (dtype, shape))).collect();
     let own: BTreeSet<&str> = variables.iter().map(|variable| variable.name.as_str()).collect();
     let others: Vec<&str> = saved.keys().copied().filter(|name| !own.contains(name)).collect();
-    let mut differ = Vec::new();
+    let (mut differ, mut is_advised) = (Vec::new(), false);
     for variable in variables {
         let wanted = format!("{}{}", variable.dtype, variable.shape);
         match saved.get(variable.name.as_str()) {
@@ -285,10 +285,18 @@ pub(crate) fn compare(
                 differ.push(format!("variable {} ({wanted}) is not there{hint}", variable.name));
             }
             Some(&(dtype, shape)) if dtype == variable.dtype && *shape == variable.shape => {}
-            Some((dtype, shape)) => {
+            Some(&(dtype, shape)) => {
                 let name = &variable.name;
                 let is_turned = shape.rank() > 1 && shape.dims().iter().rev().eq(variable.shape.dims());
-                let hint = if is_turned { " (--map has rules that turn tensors: \"transpose\")" } else { "" };
+                let hint = match dtype != variable.dtype && *shape == variable.shape {
+                    true if !is_advised => {
+                        is_advised = true;
+                        let rule = format!("[{{\"prefix\": \"\", \"dtype\": \"{}\"}}]", variable.dtype);
+                        format!(" (--map casts tensors by rules such as {rule})")
+                    }
+                    _ if is_turned => " (--map has rules that turn tensors: \"transpose\")".to_owned(),
+                    _ => String::new(),
+                };
                 differ.push(format!("variable {name} is {dtype}{shape} there and {wanted} in the graph{hint}"));
             }
         }

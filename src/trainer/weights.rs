@@ -51,6 +51,7 @@ impl<'a> At<'a> {
 
 #[derive(Debug)]
 struct Weight {
+    name: String,
     /// The node of the variable.
     variable: String,
     /// The name that is fed with the value; `None` if the value is a constant of the graph.
@@ -131,8 +132,8 @@ impl Weights {
             } else {
                 (None, restore_constant(&mut g, variable, value.clone())?)
             };
-            let variable = g.tensor_name(variable.handle);
-            weights.push(Weight { variable, feed, run, value });
+            let (name, variable) = (variable.name.clone(), g.tensor_name(variable.handle));
+            weights.push(Weight { name, variable, feed, run, value });
         }
         Ok((g.finish()?, Weights { all: weights, origin: origin(&listed.path, &metadata), remarks }))
     }
@@ -140,6 +141,11 @@ impl Weights {
     /// The values, by the nodes that make the variables.
     pub fn values(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.all.iter().map(|weight| (weight.variable.as_str(), &weight.value))
+    }
+
+    /// The values, by the names of the variables.
+    pub fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.all.iter().map(|weight| (weight.name.as_str(), &weight.value))
     }
 
     /// Gives the variables their values.
@@ -342,6 +348,16 @@ mod tests {
         let why = refused(&file);
         assert!(why.contains("are of another model: variable w is float64[] there and float32[2] in the graph, variable n (int64[]) is \
              not there"), "{why}");
+        // NumPy's default dtype; a rule of --map casts it, as the message says.
+        let tensors = [("w", Tensor::vector(vec![1f64, 2.0])), ("n", Tensor::scalar(1i32))];
+        let wide = save(&folder, "wide.safetensors", &tensors);
+        let why = refused(&wide);
+        let rule = r#"(--map casts tensors by rules such as [{"prefix": "", "dtype": "float32"}])"#;
+        assert!(why.contains(rule) && why.matches("--map").count() == 1, "{why}");
+        let rules = Rules::read(r#"[{"name": "w", "dtype": "float32"}, {"name": "n", "dtype": "int64"}]"#).unwrap();
+        let (_, weights) = Weights::add(graph(), At { map: Some(&rules), ..At::path(&wide) }).unwrap();
+        let named: Vec<(&str, &Tensor)> = weights.named().collect();
+        assert_eq!(named, [("w", &Tensor::vector(vec![1f32, 2.0])), ("n", &Tensor::scalar(1i64))]);
         std::fs::write(&file, "text").unwrap();
         assert!(refused(&file).contains("it is of no form of weights that is read: safetensors"));
         // The same before data is read, by the header alone.

@@ -133,6 +133,52 @@ fn ops_of_images_and_shapes_are_written() {
     assert!(!sandbox.path("n.onnx").exists());
 }
 
+/// The values that a graph's variables get of a file, under the variables' names.
+#[test]
+fn weights_for_a_graph_are_written_by_its_names() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let graph = sandbox.file(
+        "graph.json",
+        r#"{"version": 1, "variables": {"w": {"shape": [2]}}, "nodes": {"y": {"op": "Neg", "inputs": ["w"]}}, "fetch": ["y"]}"#,
+    );
+    let own = sandbox.file("own.safetensors", weights(&[("model.v", &[2]), ("other", &[1])]));
+    let map = sandbox.file("map.json", r#"[{"name": "model.v", "to": "w"}]"#);
+    for to in ["w.npz", "w.safetensors", "w.ckpt"] {
+        let ended = sandbox.run(&["export", &graph, "--weights", &own, "--map", &map, "--to", &path(to)]).expect(0);
+        assert!(ended.stdout.contains(": 1 tensor, 8 bytes, from "), "{}", ended.stdout);
+        // It fits the graph as it is.
+        let ran = sandbox.run(&["run", &graph, "--weights", &path(to), "--json"]).expect(0).json();
+        assert_eq!(ran["values"]["y"]["value"], serde_json::json!([-0.0625, -1.1875]), "{to}");
+    }
+    let all = ["export", &graph, "--weights", &own, "--map", &map, "--all", "--to"];
+    sandbox
+        .run(&[&all[..], &[&path("all.npz")]].concat())
+        .expect(2)
+        .complains(&["--all", "the variables of the graph alone"]);
+    let bare = sandbox.run(&["export", &graph, "--to", &path("none.npz")]).expect(2);
+    bare.complains(&["it is a graph, and no weights", "--weights FILE"]);
+}
+
+/// A graph for a mesh is loaded where there is none: TensorFlow refuses devices that it does not have.
+#[test]
+fn a_saved_model_names_no_devices() {
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file(
+        "graph.json",
+        r#"{"version": 1, "variables": {"w": {"shape": [2], "initial": 2, "device": "/job:worker/task:1"}},
+        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [2]}},
+            "y": {"op": "Mul", "inputs": ["x", "w"], "device": "/job:worker/task:1"}}, "fetch": ["y"]}"#,
+    );
+    let own = sandbox.file("w.safetensors", weights(&[("w", &[2])]));
+    let to = sandbox.path("saved").display().to_string();
+    sandbox.run(&["export", &graph, "--weights", &own, "--to", &format!("{to}/")]).expect(0);
+    let bytes = std::fs::read(sandbox.path("saved/saved_model.pb")).unwrap();
+    assert!(!bytes.windows(7).any(|part| part == b"/job:wo"), "a device is named");
+    // The weights are 1/16 and 19/16.
+    assert_eq!(answer(&sandbox, &to, "x=[16,16]", "y"), [1.0, 19.0]);
+}
+
 /// TensorFlow 2.21 loads the folder and gives the same answers, which was compared by hand.
 #[test]
 fn a_saved_model_has_what_fills_its_tables() {

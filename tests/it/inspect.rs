@@ -67,6 +67,41 @@ fn a_saved_model_of_keras_answers_as_in_keras() {
     wrong.complains(&["no signature \"serv\"", "serving_default"]);
 }
 
+/// The function f gives `ids`, places of words in a table, and `v`, the variable [1, 2] times k; g gives `o`, it plus k.
+#[test]
+fn a_saved_model_without_a_default_signature_is_run_by_each() {
+    let sandbox = Sandbox::new();
+    let model = data("signatures");
+    let shown = sandbox.run(&["inspect", &model, "--json"]).expect(0).json();
+    // TensorFlow's own node for saving has an op that is not run, and that no signature needs.
+    assert_eq!((&shown["runs"], &shown["unknown_ops"]), (&json!(true), &json!({ "DisableCopyOnRead": 1 })), "{shown}");
+    sandbox.run(&["run", &model]).expect(2).complains(&["several signatures: use --signature f or g, or --fetch"]);
+    let onnx = sandbox.path("m.onnx").display().to_string();
+    sandbox.run(&["export", &model, "--to", &onnx]).expect(2).complains(&["--signature f or g"]);
+    // Another node has the name v, and the answer has it nevertheless.
+    let words = ["run", &model, "--signature", "f", "--feed", r#"words=["b","z"]"#, "--feed", "k=3"];
+    let run = |more: &[&str]| sandbox.run(&[&words[..], more].concat()).expect(0);
+    let wanted = json!({
+        "ids": { "dtype": "int32", "shape": [2], "value": [2, -1] },
+        "v": { "dtype": "float32", "shape": [2], "value": [3.0, 6.0] }
+    });
+    assert_eq!(run(&["--json"]).json()["values"], wanted);
+    assert_eq!(run(&["--json", "--fetch", "v"]).json()["values"], json!({ "v": wanted["v"] }));
+    let told = run(&[]);
+    assert_eq!(told.stdout, "ids: [ 2 -1]\nv: [3. 6.]\n");
+    assert!(told.stderr.contains("fetched ids, v in 1 step"), "{}", told.stderr);
+    let out = sandbox.path("out").display().to_string();
+    assert_eq!(run(&["--json", "--out", &out]).json()["files"]["v"], format!("{out}/v.npy"));
+    let arrays = sandbox.path("v.npz").display().to_string();
+    run(&["--out", &arrays]);
+    let listed = sandbox.run(&["inspect", &arrays, "--json"]).expect(0).json();
+    let names: Vec<&Value> = listed["tensors"].as_array().unwrap().iter().map(|tensor| &tensor["name"]).collect();
+    assert_eq!(names, ["ids", "v"]);
+    // One that was not asked for by its name keeps that of its tensor.
+    let tensor = "StatefulPartitionedCall:1";
+    assert_eq!(run(&["--json", "--fetch", tensor]).json()["values"], json!({ tensor: wanted["v"] }));
+}
+
 #[test]
 fn weights_of_a_state_dict_meet_a_graph() {
     let sandbox = Sandbox::new();

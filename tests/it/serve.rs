@@ -23,7 +23,11 @@ const LINEAR: &str = r#"{"version": 1, "fetch": ["y"],
 /// A server, and its address.
 fn served(sandbox: &Sandbox, arguments: &[&str]) -> (Running, SocketAddr) {
     let graph = sandbox.file("linear.json", LINEAR);
-    let child = sandbox.start(&[&["serve", &graph, "--http", "127.0.0.1:0"], arguments].concat());
+    listening(sandbox.start(&[&["serve", &graph, "--http", "127.0.0.1:0"], arguments].concat()))
+}
+
+/// A server that was started, and its address.
+fn listening(child: Running) -> (Running, SocketAddr) {
     let line = child.next_line(SOON).expect("the line of its addresses");
     let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
     let address = address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("no address in {line}"));
@@ -114,6 +118,32 @@ fn a_model_answers_both_interfaces() {
     }
 }
 
+/// A request for another signature than the one that is served is refused, not answered with that one.
+#[test]
+fn the_signature_of_a_request_is_the_one_that_is_served() {
+    let sandbox = Sandbox::new();
+    let model = format!("{}/tests/data/weights/signatures", env!("CARGO_MANIFEST_DIR"));
+    let words = ["serve", &model, "--signature", "g", "--local", "--http", "127.0.0.1:0"];
+    let (_child, address) = listening(sandbox.start(&words));
+    let mut connection = Connection::to(address);
+    let path = "/v1/models/signatures:predict";
+    let right = (200, json!({ "outputs": [1.5, 2.5] }));
+    for named in [json!("g"), json!("")] {
+        let body = json!({ "signature_name": named, "inputs": { "k": 0.5 } });
+        assert_eq!(connection.post(path, &body), right, "{named}");
+    }
+    assert_eq!(connection.post(path, &json!({ "inputs": { "k": 0.5 } })), right);
+    for other in ["f", "serving_default"] {
+        let (status, answer) = connection.post(path, &json!({ "signature_name": other, "inputs": { "k": 0.5 } }));
+        let why = answer["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && why.contains(&format!("no signature {other:?}; this server has \"g\"")), "{answer}");
+    }
+    let (_, told) = connection.ask("GET", "/v1/models/signatures/metadata", "", "");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let signatures = told["metadata"]["signature_def"]["signature_def"].as_object().unwrap();
+    assert_eq!(signatures.keys().collect::<Vec<_>>(), ["g"]);
+}
+
 /// The master is lost with the variables, and comes back.
 #[test]
 fn a_session_that_was_lost_is_opened_again() {
@@ -129,6 +159,9 @@ fn a_session_that_was_lost_is_opened_again() {
     drop(node);
     let (status, answer) = connection.post(path, &rows);
     assert_eq!(status, 503, "{answer}");
+    // By the name of the task, whether the request was under way or came later.
+    let why = answer["error"].as_str().unwrap_or_default();
+    assert!(why.contains("/job:local/task:0"), "{answer}");
     assert_eq!(connection.ask("GET", "/v2/health/ready", "", "").0, 503);
     let _node = sandbox.node("local/0");
     assert!(wait_until(SOON, || connection.ask("GET", "/v2/health/ready", "", "").0 == 200), "it is not opened");

@@ -14,6 +14,7 @@ use meshtf_graph::op::Role;
 use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
 use meshtf_onnx::save::Export;
 use meshtf_tensor::failure::counted;
+use meshtf_tensor::safetensors::Contents;
 use meshtf_tensor::{DType, Shape, Tensor};
 use meshtf_weights::map::Rules;
 
@@ -142,6 +143,17 @@ fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
     Ok(Some((written, values.len())))
 }
 
+/// The values that weights give the variables of a graph, by the names of the variables.
+pub fn weights(args: &ExportArgs) -> Result<Contents, Trouble> {
+    let map = args.map.rules()?;
+    let at = at_weights(args, map.as_ref()).ok_or_else(|| Trouble::input("--weights is missing"))?;
+    let (_, graph, _, _) = read_for_weights(&args.from, args.signature.as_deref(), Some(at), &[])?;
+    let (_, weights) = Weights::add(graph, at)?;
+    weights.remarks.iter().for_each(mention);
+    let tensors = weights.named().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    Ok(Contents { tensors, ..Contents::default() })
+}
+
 /// Reads the graph and the values of its variables.
 fn read(args: &ExportArgs) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", args.from.display()));
@@ -160,7 +172,10 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
         false => args.fetch.iter().map(|name| ports.tensor(name).to_owned()).collect(),
     };
     if named.is_empty() {
-        return Err(at(&"it does not say what to fetch: name the outputs of the model by --fetch"));
+        return Err(at(&match ports.others.as_slice() {
+            [] => "it does not say what to fetch: name the outputs of the model by --fetch".to_owned(),
+            names => format!("it has several signatures: use --signature {}, or --fetch", names.join(" or ")),
+        }));
     }
     let mut outputs = Vec::with_capacity(named.len());
     for name in named {
@@ -267,7 +282,10 @@ fn saved_model(to: &Path, model: Model) -> Result<(), Trouble> {
     let kept = kept(&model);
     let places: BTreeSet<usize> = kept.iter().map(|id| id.index()).collect();
     let all = model.graph.to_defs().into_iter().enumerate();
-    let mut nodes: Vec<NodeDef> = all.filter(|(place, _)| places.contains(place)).map(|(_, node)| node).collect();
+    // Without devices, since a program that loads the folder seldom has the tasks of the mesh: TensorFlow places all in its own.
+    let kept_node =
+        |(place, node): (usize, NodeDef)| places.contains(&place).then(|| NodeDef { device: String::new(), ..node });
+    let mut nodes: Vec<NodeDef> = all.filter_map(kept_node).collect();
     tables::join(&mut nodes);
     let mut held: Vec<(String, bool, String, &Tensor)> = Vec::new();
     for (id, value) in model.values.iter().filter(|(id, _)| kept.contains(id)) {

@@ -269,7 +269,8 @@ mod tests {
         ];
         let outputs =
             vec![port("y", &[None, Some(2)], false), port("classes", &[Some(2)], false), port("n", &[], false)];
-        ServedModel { name: "m".to_owned(), inputs, outputs, fixed: vec![], batch: 8 }
+        let signature = ServedModel::SIGNATURE.to_owned();
+        ServedModel { name: "m".to_owned(), signature, inputs, outputs, fixed: vec![], batch: 8 }
     }
 
     /// Otherwise a batch could have as many rows as an output by chance.

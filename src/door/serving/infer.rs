@@ -29,6 +29,9 @@ const DATATYPES: [(&str, DType); 14] = [
     ("BYTES", DType::String),
 ];
 
+/// The parameters of an output by which NVIDIA's server answers with the best classes alone.
+const RANKING: [&str; 2] = ["classification", "class_count"];
+
 /// An inference: its id, if it has one, and its values.
 pub(super) struct Inference {
     pub id: Option<String>,
@@ -87,7 +90,7 @@ fn read(model: &ServedModel, request: &Value, mut bytes: &[u8]) -> std::result::
         let (value, path) = (&member.value, root.key(&member.key));
         match &*member.key {
             "id" => id = Some(value.text(path)?.to_owned()),
-            // All but `binary_data_output` have no effect.
+            // All but `binary_data_output` have no effect; those of outputs that would change the answer are refused.
             "parameters" => {}
             "inputs" => {
                 has_inputs = true;
@@ -190,6 +193,13 @@ fn input(
 
 /// `{"name": "y"}`
 fn output(model: &ServedModel, item: &Value, path: Path) -> std::result::Result<usize, Fault> {
+    // An answer of another form than the one that is asked for would be read wrongly.
+    let ranks = |name: &&&str| !matches!(parameter(item, name), None | Some(Kind::Null | Kind::Bool(false)));
+    if let Some(name) = RANKING.iter().find(ranks) {
+        let why =
+            format!("{name}: the best classes are not ranked here; leave it out, and take them from the whole output");
+        return Err(Fault::content(item, path.key("parameters"), why));
+    }
     let named = item.get("name").ok_or_else(|| Fault::content(item, path, "expected an object with \"name\""))?;
     let name = named.text(path.key("name"))?;
     let place = model.outputs.iter().position(|port| port.name == name);
@@ -251,6 +261,7 @@ mod tests {
         let free = PartialShape(Some(vec![None, Some(2)]));
         ServedModel {
             name: "m".to_owned(),
+            signature: ServedModel::SIGNATURE.to_owned(),
             inputs: vec![port("x", DType::F32, free.clone()), port("tag", DType::String, PartialShape::UNKNOWN)],
             outputs: vec![port("y", DType::F32, free), port("n", DType::I64, PartialShape(Some(vec![])))],
             fixed: vec![],
@@ -302,6 +313,10 @@ mod tests {
         fails(r#"{"inputs": [], "outputs": [{"name": "x"}]}"#, "there is no output \"x\"; the model has y, n");
         let tag = r#"{"name": "tag", "shape": [1], "datatype": "BYTES", "data": ["a"]}"#;
         fails(&format!(r#"{{"inputs": [{tag}, {tag}]}}"#), "input tag is there twice");
+        for name in ["classification", "class_count"] {
+            let text = format!(r#"{{"inputs": [], "outputs": [{{"name": "y", "parameters": {{"{name}": 3}}}}]}}"#);
+            fails(&text, &format!("{name}: the best classes are not ranked here"));
+        }
         fails(r#"{"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]}"#, "output y is there twice");
     }
 

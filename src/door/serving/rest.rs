@@ -18,8 +18,10 @@ pub(super) enum Form {
     Columns,
 }
 
-/// The members of a request that have values. Others have no effect, as in TensorFlow Serving: a model has one signature.
+/// The members of a request that have values; all but these and the signature's name have no effect, as in TensorFlow Serving.
 const MEMBERS: [&str; 2] = ["instances", "inputs"];
+/// The member that names a signature; without it, or empty, a request is for the one that is served.
+const SIGNATURE: &str = "signature_name";
 /// The ending of the names of outputs whose strings are always written as bytes.
 const BYTES: &str = "_bytes";
 
@@ -41,6 +43,9 @@ fn read(model: &ServedModel, request: Value) -> std::result::Result<(Vec<(usize,
     };
     let mut found = None;
     for member in members {
+        if member.key == SIGNATURE {
+            of_signature(model, &member.value)?;
+        }
         if MEMBERS.contains(&&*member.key) && found.replace((member.key, member.value)).is_some() {
             return Err(Fault::of_content(member.at, Path::Root, "either \"instances\" or \"inputs\", not both"));
         }
@@ -51,6 +56,18 @@ fn read(model: &ServedModel, request: Value) -> std::result::Result<(Vec<(usize,
     let path = Path::Root;
     let path = path.key(&key);
     if key == "inputs" { Ok((columns(model, value, path)?, Form::Columns)) } else { rows(model, value, path) }
+}
+
+/// Refuses the name of a signature that is not served.
+fn of_signature(model: &ServedModel, value: &Value) -> std::result::Result<(), Fault> {
+    let path = Path::Root;
+    let path = path.key(SIGNATURE);
+    let name = value.text(path)?;
+    if name.is_empty() || name == model.signature {
+        return Ok(());
+    }
+    let why = format!("there is no signature {name:?}; this server has {:?}", model.signature);
+    Err(Fault::content(value, path, why))
 }
 
 /// `{"x": [[1, 2], [3, 4]]}`, or the value of the only input.
@@ -226,7 +243,7 @@ pub fn metadata(model: &ServedModel) -> Json {
     });
     json!({
         "model_spec": { "name": model.name, "signature_name": "", "version": VERSION },
-        "metadata": { "signature_def": { "signature_def": { "serving_default": signature } } },
+        "metadata": { "signature_def": { "signature_def": { model.signature.as_str(): signature } } },
     })
 }
 
@@ -250,7 +267,8 @@ mod tests {
 
     fn model(inputs: Vec<ServedPort>) -> ServedModel {
         let outputs = vec![port("y", DType::F32, &[None]), port("label", DType::String, &[None])];
-        ServedModel { name: "m".to_owned(), inputs, outputs, fixed: vec![], batch: 1 }
+        let (name, signature) = ("m".to_owned(), ServedModel::SIGNATURE.to_owned());
+        ServedModel { name, signature, inputs, outputs, fixed: vec![], batch: 1 }
     }
 
     /// The forms of TensorFlow Serving's documentation of its REST interface.
@@ -268,6 +286,7 @@ mod tests {
         check(&one, r#"{"instances": [[1, 2], [3, 4]]}"#, &[&x], Form::Rows(2));
         check(&one, r#"{"instances": [{"x": [1, 2]}, {"x": [3, 4]}]}"#, &[&x], Form::Rows(2));
         check(&one, r#"{"signature_name": "serving_default", "inputs": [[1, 2], [3, 4]]}"#, &[&x], Form::Columns);
+        check(&one, r#"{"instances": [[1, 2], [3, 4]], "signature_name": ""}"#, &[&x], Form::Rows(2));
         let rows = r#"{"instances": [{"tag": "foo", "x": [1, 2]}, {"x": [3, 4], "tag": {"b64": "YmFy"}}]}"#;
         check(&two, rows, &[&x, &tag], Form::Rows(2));
         check(&two, r#"{"inputs": {"tag": ["foo", "bar"], "x": [[1, 2], [3, 4]]}}"#, &[&x, &tag], Form::Columns);
@@ -290,6 +309,15 @@ mod tests {
         fails(r#"{"instances": [{"x": 1}, {"tag": "a"}]}"#, "either all examples have input x, or none");
         fails(r#"{"inputs": {"z": 1}}"#, "there is no input \"z\"; the model takes x, tag");
         fails(r#"{"inputs": {"x": "a"}}"#, "$.inputs.x (line 1, column 18)");
+        let other = r#"{"signature_name": "g", "inputs": {"x": [1]}}"#;
+        fails(
+            other,
+            "$.signature_name (line 1, column 20): there is no signature \"g\"; this server has \"serving_default\"",
+        );
+        fails(
+            r#"{"inputs": {"x": [1]}, "signature_name": 1}"#,
+            "$.signature_name (line 1, column 42): expected a string",
+        );
         fails(r#"{"instance": [1]}"#, "\"instances\" or \"inputs\" is missing");
     }
 
@@ -316,6 +344,9 @@ mod tests {
         let x = json!({ "dtype": "DT_FLOAT", "tensor_shape": { "dim": dims, "unknown_rank": false }, "name": "x:0" });
         assert_eq!(signature["inputs"]["x"], x);
         assert_eq!(signature["outputs"]["label"]["dtype"], "DT_STRING");
+        let other = metadata(&ServedModel { signature: "f".to_owned(), ..model });
+        let names = other["metadata"]["signature_def"]["signature_def"].as_object().unwrap();
+        assert_eq!(names.keys().collect::<Vec<_>>(), ["f"]);
         assert_eq!(told["model_spec"], json!({ "name": "m", "signature_name": "", "version": "1" }));
     }
 }

@@ -1,4 +1,5 @@
-"""Makes the files of this folder: python make.py, with numpy, safetensors, h5py and gguf, and Keras for keras.h5 and dense.keras.
+"""Makes the files of this folder: python make.py, with numpy, safetensors, h5py and gguf; python make.py keras, with
+TensorFlow, makes keras.h5, dense.keras, saved and signatures.
 
 `expected.json` has the tensors of each file, as the tools that wrote it read them. PyTorch's files are written by Python's pickle
 and zipfile in the documented form of torch.save, since they need to be made without PyTorch, too.
@@ -169,6 +170,27 @@ def keras():
             note("dense.keras", f"{layer.name}/{place}", variable.numpy())
 
 
+def signatures():
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        def __init__(self):
+            self.v = tf.Variable([1.0, 2.0], name="v")
+            self.places = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "words"), tf.TensorSpec([], tf.float32, "k")])
+        def f(self, words, k):
+            return {"ids": self.places.lookup(words), "v": self.v * k}
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "k")])
+        def g(self, k):
+            return {"o": self.v + k}
+
+    model = Model()
+    tf.saved_model.save(model, "signatures", signatures={"f": model.f, "g": model.g})
+    pathlib.Path("signatures/fingerprint.pb").unlink(missing_ok=True)
+
+
 def tfjs():
     scaled = np.array([0, 51, 255, 102, 7, 9], np.uint8)
     weights = [
@@ -220,6 +242,7 @@ if __name__ == "__main__":
         for file in ["keras.h5", "dense.keras", "saved"]:
             expected.pop(file, None)
         keras()
+        signatures()
     else:
         for make in [arrays, torch, hdf5, tfjs, gguf]:
             make()

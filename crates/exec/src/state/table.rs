@@ -236,11 +236,12 @@ struct Column {
 }
 
 impl Column {
-    fn push(&mut self, line: &[u8], parts: &[&[u8]], number: usize) -> Result<()> {
+    /// Adds its part of a line. `shown` is the number of the line as a key or a value, and `number` its place in the file.
+    fn push(&mut self, line: &[u8], parts: &[&[u8]], shown: i64, number: usize) -> Result<()> {
         let text = match self.part {
             Part::LineNumber => {
                 if let Data::I64(numbers) = &mut self.data {
-                    numbers.push(number as i64);
+                    numbers.push(shown);
                 }
                 return Ok(());
             }
@@ -304,7 +305,7 @@ fn from_text_file(node: &KernelNode, site: &Site) -> Result<StateOp> {
     })
 }
 
-/// The keys and values of a vocabulary file.
+/// The keys and values of a vocabulary file. `offset` is added to the numbers of its lines.
 fn read(
     folder: &Folder,
     name: &[u8],
@@ -317,19 +318,13 @@ fn read(
     let mut lines = Lines::new(BufReader::new(folder.open(name)?));
     let mut columns = columns.map(|(part, dtype)| Column { part, data: Data::zeros(dtype, 0) });
     let wanted = columns.iter().map(|column| column.part.columns()).max().unwrap_or(0);
-    let offset = usize::try_from(offset).unwrap_or(0);
     let mut number = 0usize;
     let mut is_short = false;
-    let mut skipped = 0;
     while limit.is_none_or(|limit| number < limit) {
         let Some(mut line) = lines.next(|error| failed(name, error))? else {
             is_short = limit.is_some();
             break;
         };
-        if skipped < offset {
-            skipped += 1;
-            continue;
-        }
         line.retain(|&byte| byte != b'\r');
         if line.is_empty() {
             return Err(Failure::invalid(format!(
@@ -348,7 +343,7 @@ fn read(
             return Err(Failure::invalid(why));
         }
         for column in &mut columns {
-            column.push(&line, &parts, number)?;
+            column.push(&line, &parts, offset.wrapping_add(number as i64), number)?;
         }
         number += 1;
     }

@@ -93,9 +93,19 @@ fn element_shape(shape: &PartialShape) -> Tensor {
     }
 }
 
-/// The tensors of a list, stacked.
+/// The tensors of a list, stacked. Those of an empty list have size 0 where a size is not known, as in onnxruntime.
 pub fn stacked(cx: &mut Cx, list: Output, dtype: DType, shape: &PartialShape) -> Result<Output> {
-    let y = op!(cx.em, "TensorListStack", list, element_shape(shape); "element_dtype" => dtype)?;
+    let open = element_shape(shape);
+    let y = match &shape.0 {
+        Some(dims) if dims.contains(&None) => {
+            let of_none: Vec<i32> = dims.iter().map(|size| size.map_or(0, |size| size as i32)).collect();
+            let length = op!(cx.em, "TensorListLength", list)?;
+            let is_empty = op!(cx.em, "Equal", length, 0i32)?;
+            let shape = op!(cx.em, "SelectV2", is_empty, Tensor::vector(of_none), open)?;
+            op!(cx.em, "TensorListStack", list, shape; "element_dtype" => dtype)?
+        }
+        _ => op!(cx.em, "TensorListStack", list, open; "element_dtype" => dtype)?,
+    };
     if cx.em.dims(y).is_some() {
         return Ok(y);
     }

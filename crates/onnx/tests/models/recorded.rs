@@ -1,6 +1,10 @@
 //! Cases of onnx's own suite, and whole models with the answers of onnxruntime, as `tests/onnx/record.py` records them.
 
 use meshtf_graph::Graph;
+use meshtf_onnx::proto::{
+    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TensorType,
+    TypeProto, TypeValue, ValueInfoProto,
+};
 use meshtf_tensor::Tensor;
 use prost::Message as _;
 
@@ -105,6 +109,55 @@ fn classical_models_answer_as_onnxruntime_does() {
     let wrong: Vec<String> =
         all.iter().filter_map(|case| Some(format!("{}: {}", case.name, run(case, None).err()?))).collect();
     assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+/// A loop that doubles x, and collects its values: without iterations a size that the model leaves open is 0, as in onnxruntime,
+/// which takes the rank of the body's output.
+#[test]
+fn a_loop_without_iterations_collects_nothing() {
+    let info = |name: &str, elem_type: i32, rank: usize| {
+        let dim = vec![Dimension::default(); rank];
+        let ty = TensorType { elem_type, shape: Some(TensorShapeProto { dim }) };
+        ValueInfoProto { name: name.to_owned(), r#type: Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) }
+    };
+    let node = |op: &str, inputs: &[&str], outputs: &[&str]| NodeProto {
+        op_type: op.to_owned(),
+        input: inputs.iter().map(|&name| name.to_owned()).collect(),
+        output: outputs.iter().map(|&name| name.to_owned()).collect(),
+        ..NodeProto::default()
+    };
+    let body = GraphProto {
+        node: vec![
+            node("Add", &["v", "v"], &["twice"]),
+            node("Identity", &["c"], &["more"]),
+            node("Identity", &["twice"], &["one"]),
+        ],
+        input: vec![info("i", 7, 0), info("c", 9, 0), info("v", 1, 1)],
+        output: vec![info("more", 9, 0), info("twice", 1, 1), info("one", 1, 1)],
+        ..GraphProto::default()
+    };
+    let mut repeat = node("Loop", &["n", "", "x"], &["last", "all"]);
+    let body =
+        AttributeProto { name: "body".to_owned(), g: Some(Box::new(body)), r#type: 5, ..AttributeProto::default() };
+    repeat.attribute = vec![body];
+    let graph = GraphProto {
+        node: vec![repeat],
+        input: vec![info("n", 7, 0), info("x", 1, 1)],
+        output: vec![info("last", 1, 1), info("all", 1, 2)],
+        ..GraphProto::default()
+    };
+    let opset_import = vec![OperatorSetIdProto { version: 21, ..OperatorSetIdProto::default() }];
+    let model = ModelProto { ir_version: 10, graph: Some(graph), opset_import, ..ModelProto::default() };
+    let model = meshtf_onnx::read(&model.encode_to_vec(), &mut beside("".as_ref())).unwrap();
+    let graph = Graph::new(model.nodes.clone()).unwrap();
+    let fetches: Vec<String> = model.outputs.iter().map(|port| port.tensor.clone()).collect();
+    let run = |n: i64| {
+        let feeds = [("n".to_owned(), Tensor::scalar(n)), ("x".to_owned(), Tensor::vector(vec![1f32, 3.0]))];
+        super::device::run(&graph, &feeds, &fetches).unwrap()
+    };
+    assert_eq!(run(0), [Tensor::vector(vec![1f32, 3.0]), Tensor::from_vec([0, 0], Vec::<f32>::new())]);
+    let all = Tensor::from_vec([2, 2], vec![2f32, 6.0, 4.0, 12.0]);
+    assert_eq!(run(2), [Tensor::vector(vec![4f32, 12.0]), all]);
 }
 
 /// The image that the recorder feeds.

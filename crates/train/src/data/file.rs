@@ -156,7 +156,7 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
 pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     let part = named.part.as_deref();
     if named.is_table() {
-        let layout = Layout::of(named, &LayoutOptions::default())?;
+        let layout = Layout::of(named, &LayoutOptions::default())?.plain();
         let text = table_text(&named.file, bytes)?;
         let columns: Vec<String> =
             part.into_iter().flat_map(|part| part.split(',')).map(|name| name.trim().to_owned()).collect();

@@ -15,8 +15,6 @@ use super::{Chosen, Layout, Missing, Record, TableOptions, selected};
 
 /// Most labels of a column of text.
 const MAX_LABELS: usize = 1 << 16;
-/// The advice for a missing field.
-const MISSING: &str = "; say what to do then: \"missing\": \"drop\", \"mean\", \"median\" or a number";
 /// Bad lines that are shown.
 const MAX_SHOWN: usize = 5;
 
@@ -124,7 +122,7 @@ impl Prepared {
                 match read {
                     Ok(()) => is_dropped |= drops && numbers.iter().any(|number| number.is_nan()),
                     Err(BadLine::Missing(_)) if drops => is_dropped = true,
-                    Err(BadLine::Missing(why)) if wanted.fit.is_none() => wrong = wrong.or(Some(why + MISSING)),
+                    Err(BadLine::Missing(why)) if wanted.fit.is_none() => wrong = wrong.or(Some(why + layout.missing())),
                     Err(BadLine::Missing(why) | BadLine::Wrong(why)) => wrong = wrong.or(Some(why)),
                 }
             }

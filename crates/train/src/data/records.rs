@@ -22,6 +22,8 @@ pub struct Layout {
     fields: Fields,
     has_header: bool,
     skip: usize,
+    /// The file is read as it is, without the section of a file that could say more of it.
+    is_plain: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +80,20 @@ impl Layout {
             Some(other) if other.is_ascii() && !matches!(other, '"' | '\n' | '\r') => Fields::Separated(other as u8),
             Some(other) => return Err(Failure::invalid(format!("{other:?} cannot separate fields"))),
         };
-        Ok(Layout { fields, has_header: !no_header, skip })
+        Ok(Layout { fields, has_header: !no_header, skip, is_plain: false })
+    }
+
+    /// As before, of a file that no section describes: errors advise none of its keys.
+    pub fn plain(self) -> Layout {
+        Layout { is_plain: true, ..self }
+    }
+
+    /// The advice for a missing field.
+    pub(super) fn missing(&self) -> &'static str {
+        match self.is_plain {
+            true => "; write a number there, or take other columns alone, as FILE:COLUMN,COLUMN",
+            false => "; say what to do then: \"missing\": \"drop\", \"mean\", \"median\" or a number",
+        }
     }
 
     /// Reads a whole table, and passes on its records.
@@ -227,9 +242,9 @@ impl Layout {
         let is_number = |name: &&str| name.parse::<f64>().is_ok_and(f64::is_finite);
         if !matches!(self.fields, Fields::Json | Fields::Rows) && record.iter().all(is_number) {
             let first = record.join(",");
+            let or = if self.is_plain { "" } else { ", or say \"header\": false" };
             return Err(Failure::invalid(format!(
-                "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them, or \
-                 say \"header\": false"
+                "the first line has numbers alone ({first:.60}); expected the names of the columns there: add a line with them{or}"
             )));
         }
         let mut seen = HashSet::new();

@@ -84,10 +84,17 @@ fn files_of_every_form_are_read() {
         ("t.pq", b"PAR1".to_vec(), "this is a Parquet file, whose name ends in .parquet; the kinds"),
         ("t.csv.zst", vec![0x28, 0xb5, 0x2f, 0xfd], "zstd: "),
         ("t.tfrecord", b"text".to_vec(), "a feature of TFRecords is read as the section \"data\" of a model says"),
+        // No key of a section is advised where there is none.
+        ("t.csv", b"1,2\n3,4\n".to_vec(), "expected the names of the columns there: add a line with them\n"),
+        (
+            "t.csv",
+            b"a,b\n1,\n".to_vec(),
+            "a missing value; write a number there, or take other columns alone, as FILE:COLUMN",
+        ),
         ("t.png", b"\x89PNG\r\n\x1a\n".to_vec(), "this is a PNG image; the kinds"),
     ] {
         let failure = read_tensor(&FilePart::of(name), bytes).unwrap_err();
-        assert!(failure.message.contains(why), "{name}: {failure}");
+        assert!(format!("{}\n", failure.message).contains(why), "{name}: {failure}");
     }
 }
 
