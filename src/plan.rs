@@ -190,6 +190,14 @@ pub use meshtf_graph::plan::Plan;
 ///     ..Signature::default()
 /// };
 /// assert!(!signature.mode.is_partial());
+///
+/// // A plan needs no values: the placeholders that `y` needs count as fed.
+/// let mut g = meshtf::graph::GraphBuilder::new();
+/// let x = g.placeholder("x", meshtf::tensor::DType::F32, [2])?;
+/// g.op("Neg").name("y").input(x).build()?;
+/// let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
+/// assert_eq!(signature.with_placeholders(&g.finish()?).feeds, ["x"]);
+/// # Ok::<(), meshtf::Failure>(())
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::plan::Signature;

@@ -214,8 +214,12 @@ impl GraphArgs {
             return Ok(None);
         }
         let (_, graph, bytes) = read_program(&self.graph)?;
-        let sections = std::str::from_utf8(&bytes).ok().and_then(|text| file::read(text).ok());
-        Ok(sections.map(|sections| (graph, sections)))
+        let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
+        match file::read(text) {
+            Ok(sections) => Ok(Some((graph, sections))),
+            Err(fault) if file::has_training(text) => Err(Trouble::input(format!("{}: {fault}", self.graph.display()))),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Reads the file and every feed, and checks them against each other.
@@ -292,9 +296,15 @@ impl StepRequest {
     /// Divides constants that no device has the memory for, if the graph is placed by cost.
     pub fn divide(&mut self, place_by: PlaceBy, devices: &[DeviceFacts]) -> Result<(), Trouble> {
         if place_by == PlaceBy::Cost {
-            let fed = self.feeds.iter().map(|(tensor, _)| tensor);
-            let named: Vec<&str> =
-                fed.chain(&self.fetches).chain(&self.targets).chain(&self.init).map(String::as_str).collect();
+            // The requests to a served model feed its inputs.
+            let (fed, inputs) = (self.feeds.iter().map(|(tensor, _)| tensor), self.ports.feeds());
+            let named: Vec<&str> = fed
+                .chain(&inputs)
+                .chain(&self.fetches)
+                .chain(&self.targets)
+                .chain(&self.init)
+                .map(String::as_str)
+                .collect();
             if let Some(parts) = plan::divided(&self.graph, devices, &named)? {
                 self.graph = parts;
             }

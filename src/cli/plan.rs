@@ -33,13 +33,14 @@ const MAX_LISTED: usize = 20;
 ///
 /// Prints a table of the devices first: the number of nodes, the bytes of variables, the most bytes of values at a time (PEAK, if
 /// nodes run one by one and each value lasts until its last use), the bytes that the device sends and receives in a step, and its
-/// memory. Sizes that only a run determines are left out.
+/// memory. Sizes that only a run determines are left out. Placeholders need no values.
 ///
 /// A plan by cost has the expected time of a step: what each device does, the critical path, and the next best choice of devices.
 /// --estimate plans nothing: it prints the expected throughput of 1, 2, 4, ... 256 tasks with links of 1, 10 and 100 Gbit/s, by
-/// the measured rates of the fastest device, or of --target's. A file with a section "train", or a step that updates variables by
-/// gradients, counts as a training: of workers that sum gradients around a ring (mode mirrored) or with a parameter server, with
-/// the batch divided among them and with a whole batch for each. Any other step counts as replicas that answer requests.
+/// the measured rates of the fastest device, or of --target's. A file with a section "train", or a step with ops that take
+/// gradients (Apply..., SparseApply...) or rows to add (ScatterAdd, ScatterSub), counts as a training: of workers that sum
+/// gradients around a ring (mode mirrored) or with a parameter server, with the batch divided among them and with a whole batch
+/// for each. Any other step counts as replicas that answer requests.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -67,7 +68,7 @@ pub struct Args {
     #[command(flatten)]
     place: PlaceArgs,
     /// Print the expected throughput of 1 to 256 tasks on networks of 1, 10 and 100 Gbit/s, and where more stop paying
-    #[arg(long, conflicts_with_all = ["place", "nodes", "dot", "svg"])]
+    #[arg(long, conflicts_with_all = ["place", "nodes", "dot", "svg", "weights", "map", "soft_placement"])]
     estimate: bool,
     /// Number of examples of a step, where placeholders take any number [default: the training's]
     #[arg(long, value_name = "N", requires = "estimate", value_parser = clap::value_parser!(u32).range(1..))]
@@ -110,9 +111,14 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None), Arc::default()).await?
     };
-    job.divide(place_by, &reached.cluster().facts())?;
+    if let Err(trouble) = job.divide(place_by, &reached.cluster().facts()) {
+        reached.close().await;
+        return Err(trouble);
+    }
     let graph = job.graph_as_fed();
-    let plan = reached.explain(&graph, None, job.signature(), options).await;
+    // Without values, placeholders count as fed.
+    let signature = job.signature().with_placeholders(&graph);
+    let plan = reached.explain(&graph, None, signature, options).await;
     let plan = plan.map_err(|failure| {
         let trouble = job.explained(reached.explain_trouble(failure.into()));
         if args.local { trouble.without_mesh() } else { trouble }

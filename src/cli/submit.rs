@@ -176,7 +176,10 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     args.steps.place_by = args.place.rule(&job.graph, args.target.is_some());
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
-    job.divide(args.steps.place_by, &reached.live().facts())?;
+    if let Err(trouble) = job.divide(args.steps.place_by, &reached.live().facts()) {
+        reached.close().await;
+        return Err(trouble);
+    }
     // One step has no earlier one to go back to.
     args.steps.guard = args.guard.every(reached.live().members().count()).filter(|_| args.steps.steps > 1);
     args.steps.tells_unguarded = args.guard.is_asked();

@@ -67,7 +67,7 @@ fn a_model_that_no_node_holds_alone_is_divided() {
         "no device alone has the memory",
         "critical path: ",
         " by cost",
-        "next best: no other choice of devices has the memory",
+        "next best: no other choice that was compared has the memory",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
@@ -161,6 +161,12 @@ fn a_weight_that_no_node_can_hold_is_divided() {
     let submit = |model: &str, more: &[&str]| {
         sandbox.run(&[&["submit", model, "--fetch", "sums", "--fetch", "last", "--quiet"], more].concat())
     };
+    let parts = || {
+        let plan = sandbox.run(&["plan", &product, "--fetch", "sums", "--json"]).expect(0).json();
+        let names = plan["nodes"].as_array().unwrap().iter().map(|node| node["node"].to_string());
+        names.filter(|name| name.contains("/part")).collect::<Vec<_>>()
+    };
+    let before = parts();
     // On one it does not fit.
     submit(&product, &["--target", "t/0"]).expect(4).complains(&["ResourceExhausted"]);
     let plan = sandbox.run(&["plan", &product, "--fetch", "sums", "--json"]).expect(0).json();
@@ -169,6 +175,9 @@ fn a_weight_that_no_node_can_hold_is_divided() {
     assert!(is_there("w/part0") && is_there("y/part1") && !is_there("w"), "{}", plan["nodes"]);
     // Of 2048 rows half are (column % 16): 1024 * 120 * 512 in all, and the first of the largest is column 15.
     submit(&product, &[]).prints("sums: [62914560]\nlast: [15]");
+    // Again it has the same parts, whatever memory they take now.
+    submit(&product, &[]).prints("sums: [62914560]\nlast: [15]");
+    assert_eq!(parts(), before);
     // The even row has zeros alone.
     submit(&rows, &[]).prints("sums: [    0 61440 61440]\nlast: [ 0 15 15]");
 }
@@ -205,4 +214,14 @@ fn an_estimate_says_where_more_tasks_stop_paying() {
     let text = sandbox.run(&["plan", &open, "--estimate", "--batch", "4"]).expect(0).stdout;
     assert!(text.contains("replicas pay up to "), "{text}");
     sandbox.run(&["plan", &open, "--batch", "4"]).expect(2).complains(&["--estimate"]);
+    // A plan needs no value.
+    let planned = sandbox.run(&["plan", &open, "--json"]).expect(0).json();
+    assert!(planned["nodes"].as_array().unwrap().iter().any(|node| node["node"] == "y"), "{planned}");
+    // Flags that an estimate does not heed, and a fault in the sections.
+    for flags in [&["--weights", "w.npz"][..], &["--soft-placement"], &["--weights", "w.npz", "--map", "m.json"]] {
+        sandbox.run(&[&["plan", &open, "--estimate"], flags].concat()).expect(2).complains(&["--estimate", flags[0]]);
+    }
+    let text = std::fs::read_to_string(digits).expect("an example");
+    let astray = sandbox.file("astray.json", text.replace("\"optimizer\"", "\"optimiser\""));
+    sandbox.run(&["plan", &astray, "--estimate"]).expect(2).complains(&["astray.json", "optimiser"]);
 }

@@ -33,7 +33,7 @@ pub use summary::{DeviceSummary, Summary};
 pub use totals::{Total, totals};
 
 use crate::op::Role;
-use crate::{Attrs, Graph, GraphError, Output, OutputType};
+use crate::{Attrs, Graph, GraphError, Node, NodeId, Output, OutputType};
 
 /// Plans `signature` of `graph` on `devices`, whose order does not matter. Of two entries of one device the first counts.
 ///
@@ -102,6 +102,21 @@ pub struct Signature {
     pub targets: Vec<String>,
     /// The time at which feeds are received and fetches are returned.
     pub mode: Mode,
+}
+
+impl Signature {
+    /// With each placeholder of the graph that the step needs among the feeds: to plan a step without its values.
+    #[must_use]
+    pub fn with_placeholders(mut self, graph: &Graph) -> Signature {
+        let needed = scaling::needed(graph, &self);
+        let fed = self.feeds.iter().filter_map(|feed| graph.output(feed).ok());
+        let fed: HashSet<NodeId> = fed.map(|output| output.node).collect();
+        let is_open = |(id, node): &(NodeId, &Node)| {
+            node.op.role == Role::Placeholder && needed.contains(id) && !fed.contains(id)
+        };
+        self.feeds.extend(graph.nodes().filter(is_open).map(|(_, node)| node.name.clone()));
+        self
+    }
 }
 
 /// The time at which a step receives its feeds and returns its fetches.

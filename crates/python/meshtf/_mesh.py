@@ -138,7 +138,8 @@ class Mesh:
         place: str = "names",
         soft_placement: bool = False,
     ) -> Plan:
-        """The plan of a run, without running it: where each node runs, and what is sent. `feeds` are names of tensors.
+        """The plan of a run, without running it: where each node runs, and what is sent. `feeds` are names of tensors
+        that are fed besides the placeholders that the fetches need.
 
         >>> import meshtf
         >>> g = meshtf.Graph()

@@ -213,6 +213,8 @@ impl Client {
         let signature = Signature { feeds, fetches, targets, ..Signature::default() };
         let plan = wait(py, async move {
             reached.wait_for(&file.graph.tasks()).await;
+            // Without values, placeholders count as fed.
+            let signature = signature.with_placeholders(&file.graph);
             reached.explain(&file.graph, target.as_ref(), signature, options).await
         });
         let plan = plan?.or_raise(py)?;

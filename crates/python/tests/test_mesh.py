@@ -55,6 +55,8 @@ class Local(unittest.TestCase):
         g = split()
         with meshtf.local(g) as m:
             plan = m.plan(g, "y", ["x"])
+            # Placeholders that the fetches need count as fed.
+            self.assertEqual(m.plan(g, "y").devices, plan.devices)
         self.assertEqual(plan.devices["Sub"], "/job:local/task:1/device:CPU:0")
         self.assertIn(("Sub", "/job:local/task:1/device:CPU:0", "/job:local/task:0/device:CPU:0", 4), plan.transfers)
         self.assertIn("<svg", plan.svg)

@@ -200,6 +200,11 @@ pub fn read(text: &str) -> Result<Sections, SectionsError> {
     sections.map_err(|fault| at(text, fault))
 }
 
+/// Whether the text is an object with a section `train`, be it right or not.
+pub fn has_training(text: &str) -> bool {
+    parse(text).is_ok_and(|value| value.get("train").is_some())
+}
+
 /// The section `data`, if the text is a graph.json that has it; else one without a source.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ mod worker_file;
 use std::collections::HashSet;
 use std::ops::Range;
 
-pub use self::alone::alone;
+pub use self::alone::{Alone, alone};
 pub use self::elsewhere::Elsewhere;
 pub use self::kept::{Kept, restore, restore_constant};
 use self::queue::QUEUE;

@@ -4,6 +4,7 @@
 //! The formulas are in [`meshtf_graph::plan::scaling`]. A training is divided in two ways: with the same batch, of which each
 //! task has a part (strong scaling), and with as large a batch for each task as for one (weak scaling).
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use meshtf_graph::op::Role;
@@ -15,6 +16,7 @@ use meshtf_tensor::device::DeviceFacts;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::memory::Bytes;
 use meshtf_train::file::Sections;
+use meshtf_train::job::Alone;
 use serde_json::{Value, json};
 
 use super::super::paint::{Paint, Tone};
@@ -32,7 +34,7 @@ const NETWORKS: [(u32, Duration); 3] =
 pub struct Step {
     graph: Graph,
     signature: Signature,
-    /// The examples of the whole batch: the first size of the first placeholder.
+    /// The examples of the whole batch: the size that open placeholders got; if none is open, the first size of the first one.
     batch: Option<usize>,
     /// The placeholders that have as many rows as the batch.
     divided: Vec<NodeId>,
@@ -42,19 +44,33 @@ pub struct Step {
     crosses: (u64, u64),
 }
 
+/// The parts of a step that its graph does not say.
+#[derive(Default)]
+struct Of {
+    /// The placeholders that take no examples.
+    whole: HashSet<NodeId>,
+    /// The values of the trained variables, and the rows of their gradients; `None` if nodes that update variables tell them.
+    gradients: Option<Vec<(String, Option<String>)>>,
+    /// The first size of placeholders that leave it open.
+    batch: Option<usize>,
+}
+
 impl Step {
     /// A step of a training, with its batch unless another is wanted.
     pub fn of_training(graph: Graph, sections: &Sections, batch: Option<usize>) -> Result<Step, Trouble> {
-        let (graph, step) = meshtf_train::job::alone(graph, &sections.train)?;
+        let Alone { graph, step, gradients } = meshtf_train::job::alone(graph, &sections.train)?;
         let mut defs = graph.to_defs();
+        let mut whole = HashSet::new();
         for (name, value) in &sections.data.constants {
             if let Some(id) = graph.find(name).filter(|&id| graph.node(id).op.role == Role::Placeholder) {
                 defs[id.index()].attrs.set("shape", Attr::Shape(value.shape().into()));
+                whole.insert(id);
             }
         }
         let signature = Signature { targets: vec![step], ..Signature::default() };
         let remedy = |_: &str| "state its shape in the file".to_owned();
-        Step::with(&Graph::new(defs)?, signature, Some(batch.unwrap_or(sections.data.batch)), &remedy)
+        let of = Of { whole, gradients: Some(gradients), batch: Some(batch.unwrap_or(sections.data.batch)) };
+        Step::with(&Graph::new(defs)?, signature, of, &remedy)?.of_batch(batch)
     }
 
     /// A step of a graph; `batch` is the size of placeholders whose first one is open. Placeholders are fed.
@@ -62,28 +78,27 @@ impl Step {
         let remedy = |name: &str| {
             format!("feed a value (--feed {name}=…), or state its shape in the file; --batch states a first size")
         };
-        Step::with(graph, signature, batch, &remedy)
+        Step::with(graph, signature, Of { batch, ..Of::default() }, &remedy)?.of_batch(batch)
+    }
+
+    /// The step, unless it has another batch than was asked for.
+    fn of_batch(self, asked: Option<usize>) -> Result<Step, Trouble> {
+        match asked {
+            Some(batch) if self.batch != asked => Err(Trouble::input(format!(
+                "--batch {batch}: no placeholder that takes examples leaves its first size open"
+            ))),
+            _ => Ok(self),
+        }
     }
 
     /// `remedy`: the remedy for the open shape of a placeholder of this name.
-    fn with(
-        graph: &Graph,
-        mut signature: Signature,
-        batch: Option<usize>,
-        remedy: &dyn Fn(&str) -> String,
-    ) -> Result<Step, Trouble> {
-        let needed = scaling::needed(graph, &signature);
+    fn with(graph: &Graph, signature: Signature, of: Of, remedy: &dyn Fn(&str) -> String) -> Result<Step, Trouble> {
+        let signature = signature.with_placeholders(graph);
         let mut defs = graph.to_defs();
         let fed = |tensor: &String| graph.output(tensor).ok().map(|output| output.node);
         let mut placeholders: Vec<NodeId> = signature.feeds.iter().filter_map(fed).collect();
-        for (id, node) in graph.nodes().filter(|(id, _)| needed.contains(id)) {
-            if node.op.role == Role::Placeholder && !placeholders.contains(&id) {
-                signature.feeds.push(node.name.clone());
-                placeholders.push(id);
-            }
-        }
         placeholders.sort_unstable();
-        let mut first = None;
+        let (mut first, mut is_filled) = (None, false);
         for &id in &placeholders {
             let node = graph.node(id);
             let Ok(shape) = node.attrs.shape("shape") else { continue };
@@ -95,31 +110,40 @@ impl Step {
             };
             let Some(sizes) = &shape.0 else { return Err(open(shape)) };
             let mut sizes = sizes.clone();
-            if let (Some(size), Some(batch)) = (sizes.first_mut(), batch) {
-                size.get_or_insert(batch);
+            let is_whole = of.whole.contains(&id);
+            if let (Some(size @ None), Some(batch)) = (sizes.first_mut(), of.batch) {
+                *size = Some(batch);
+                is_filled |= !is_whole;
             }
             if sizes.iter().any(Option::is_none) {
                 return Err(open(&PartialShape(Some(sizes))));
             }
-            if first.is_none() {
+            if first.is_none() && !is_whole {
                 first = sizes.first().copied().flatten();
             }
             defs[id.index()].attrs.set("shape", Attr::Shape(PartialShape(Some(sizes))));
         }
+        let first = if is_filled { of.batch } else { first };
         let graph = Graph::new(defs)?;
         let has_batch = |&id: &NodeId| {
             let shape = graph.node(id).attrs.shape("shape").ok().and_then(|shape| shape.0.as_ref()?.first().copied());
-            first.is_some() && shape == Some(first)
+            first.is_some() && shape == Some(first) && !of.whole.contains(&id)
         };
         let divided = placeholders.iter().copied().filter(has_batch).collect();
-        let gradients = scaling::gradient_bytes(&graph, &scaling::needed(&graph, &signature));
-        let bytes = |tensors: &[String]| {
-            let of = |tensor: &String| {
-                let output = graph.output(tensor).ok()?;
-                let size = graph.output_type(output).dtype.size()? as u64;
-                Some(graph.shapes().known(output)?.elements()? as u64 * size)
-            };
-            tensors.iter().filter_map(of).fold(0, u64::saturating_add)
+        let of_tensor = |tensor: &String| {
+            let output = graph.output(tensor).ok()?;
+            let size = graph.output_type(output).dtype.size()? as u64;
+            Some(graph.shapes().known(output)?.elements()? as u64 * size)
+        };
+        let bytes = |tensors: &[String]| tensors.iter().filter_map(of_tensor).fold(0, u64::saturating_add);
+        let gradients = match &of.gradients {
+            Some(gradients) => {
+                let of = |(value, rows): &(String, Option<String>)| {
+                    rows.as_ref().and_then(of_tensor).or_else(|| of_tensor(value))
+                };
+                gradients.iter().filter_map(of).fold(0, u64::saturating_add)
+            }
+            None => scaling::gradient_bytes(&graph, &scaling::needed(&graph, &signature)),
         };
         let crosses = (bytes(&signature.feeds), bytes(&signature.fetches));
         Ok(Step { batch: first, divided, gradients, crosses, signature, graph })
@@ -408,149 +432,4 @@ impl Limits {
 }
 
 #[cfg(test)]
-mod tests {
-    use meshtf_graph::read;
-    use meshtf_tensor::device::{Capacity, DeviceKind, Rates, Task};
-    use meshtf_train::file;
-
-    use super::*;
-
-    /// Devices of tasks, with these multiply-adds a second, and as many bytes.
-    fn devices(rates: &[u64]) -> Vec<DeviceFacts> {
-        let device = |(index, &rate): (usize, &u64)| {
-            let rates = Some(Rates { multiply_adds: rate, bytes: rate });
-            let name = Task::new("t", index as u32).device(DeviceKind::Cpu, 0);
-            DeviceFacts { capacity: Capacity { rates, ..Capacity::default() }, ..DeviceFacts::unknown(name) }
-        };
-        rates.iter().enumerate().map(device).collect()
-    }
-
-    fn graph(text: &str) -> Graph {
-        Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap()
-    }
-
-    fn near(value: &Value, wanted: f64) {
-        let found = value.as_f64().unwrap();
-        assert!((found - wanted).abs() <= wanted * 1e-9, "{found} beside {wanted}");
-    }
-
-    #[test]
-    fn the_parts_of_a_training_are_those_by_hand() {
-        let text = include_str!("../../../examples/train/digits.json");
-        let (graph, sections) = (graph(text), file::read(text).unwrap());
-        let step = Step::of_training(graph, &sections, None).unwrap();
-        // 64 x 64 + 64 + 64 x 10 + 10 floats.
-        let bytes = 4.0 * (64.0 * 64.0 + 64.0 + 64.0 * 10.0 + 10.0);
-        assert_eq!((step.batch, step.gradients as f64), (Some(64), bytes));
-        let estimated = Estimated::of(&step, &devices(&[1_000_000_000, 4_000_000_000])).unwrap();
-        assert_eq!(estimated.device, "/job:t/task:1/device:CPU:0");
-        let json = estimated.as_json();
-        assert_eq!(
-            (&json["kind"], &json["batch"], &json["rates_measured"]),
-            (&json!("training"), &json!(64), &json!(true))
-        );
-        // Products alone, forwards and backwards, take (2 + 2) x 64 x 64 x 64 + 3 x 64 x 64 x 10 multiply-adds, at least.
-        assert!(json["step_seconds"].as_f64().unwrap() > (2.0 * 64.0 * 64.0 * 64.0 + 3.0 * 64.0 * 64.0 * 10.0) / 4e9);
-        for (at, gigabits, latency) in [(0, 1.0, 200e-6), (1, 10.0, 80e-6), (2, 100.0, 50e-6)] {
-            let network = &json["networks"][at];
-            near(&network["gigabits"], gigabits);
-            let rate = gigabits * 125e6 * 1448.0 / 1538.0;
-            for (row, n) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
-                let row = &network["tasks"][row];
-                near(&row["tasks"], n);
-                let (divided, each) = (&row["batch_divided"], &row["batch_each"]);
-                near(&divided["examples_each"], 64.0 / n);
-                for of in [divided, each] {
-                    near(&of["ring"]["transfer_seconds"], 2.0 * (n - 1.0) / n * bytes / rate);
-                    near(&of["ring"]["latency_seconds"], 2.0 * (n - 1.0) * latency);
-                    near(&of["ps"]["transfer_seconds"], 2.0 * n * bytes / rate);
-                    near(&of["ps"]["latency_seconds"], 2.0 * latency);
-                    let total = ["compute", "transfer", "latency"]
-                        .map(|part| of["ring"][format!("{part}_seconds")].as_f64().unwrap());
-                    near(&of["ring"]["step_seconds"], total.iter().sum());
-                }
-                near(&each["ring"]["compute_seconds"], json["step_seconds"].as_f64().unwrap());
-                near(&each["ring"]["examples_per_second"], 64.0 * n / each["ring"]["step_seconds"].as_f64().unwrap());
-                near(&divided["ps"]["examples_per_second"], 64.0 / divided["ps"]["step_seconds"].as_f64().unwrap());
-            }
-            // One task sends nothing; 128 tasks are more than there are examples.
-            near(&network["tasks"][0]["batch_divided"]["ring"]["step_seconds"], json["step_seconds"].as_f64().unwrap());
-            assert!(network["tasks"][6]["batch_divided"].is_object() && network["tasks"][7]["batch_divided"].is_null());
-        }
-        // A part of a batch takes less, and not less than its share.
-        let parts: Vec<f64> = estimated.parts.iter().filter_map(|(_, part)| part.map(|(_, time)| time)).collect();
-        assert!(parts.windows(2).all(|pair| pair[1] < pair[0] && pair[1] > pair[0] / 2.1), "{parts:?}");
-        let text = estimated.as_text(Paint::OFF);
-        for part in [
-            "a step of 64 examples takes ",
-            "19.2 kB of gradients",
-            "TASKS",
-            "10 Gbit/s, 80µs for a message",
-            "it pays up to ",
-        ] {
-            assert!(text.contains(part), "{part} is not in\n{text}");
-        }
-    }
-
-    const MODEL: &str = r#"{"version": 1, "nodes": {
-        "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1000]}},
-        "w": {"op": "Fill", "inputs": [[1000, 1000], 1.0]},
-        "y": {"op": "MatMul", "inputs": ["x", "w"], "device": "/job:none/task:7"}}}"#;
-
-    #[test]
-    fn replicas_pay_until_the_link_is_full() {
-        let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
-        let step = Step::new(&graph(MODEL), signature.clone(), Some(50)).unwrap();
-        assert_eq!((step.gradients, step.crosses), (0, (200_000, 200_000)));
-        let estimated = Estimated::of(&step, &devices(&[10_000_000_000])).unwrap();
-        let json = estimated.as_json();
-        let whole = json["step_seconds"].as_f64().unwrap();
-        // 50 x 1000 x 1000 products at 10 G a second are 5 ms, and the matrix is filled in 0.4 ms.
-        assert!((0.0054..0.0056).contains(&whole), "{whole}");
-        let rates = |network: usize| -> Vec<f64> {
-            let tasks = json["networks"][network]["tasks"].as_array().unwrap();
-            tasks.iter().map(|row| row["steps_per_second"].as_f64().unwrap()).collect()
-        };
-        // 588 steps of 200 kB a second by 1 Gbit/s: more than three devices compute.
-        let link = 125e6 * 1448.0 / 1538.0 / 200_000.0;
-        let wanted: Vec<f64> = TASKS.iter().map(|&tasks| (f64::from(tasks) / whole).min(link)).collect();
-        assert_eq!(rates(0), wanted);
-        assert_eq!(json["networks"][0]["pays_until"], json!(4));
-        assert_eq!(json["networks"][2]["pays_until"], json!(256));
-        assert!(estimated.as_text(Paint::OFF).contains("replicas pay up to 4\n"));
-    }
-
-    #[test]
-    fn what_has_no_estimate_is_refused_by_its_name() {
-        let text = include_str!("../../../examples/train/digits.json").replace("[null, 64]", "[null, null]");
-        let open = Step::of_training(graph(&text), &file::read(&text).unwrap(), None).unwrap_err().to_string();
-        assert!(open.contains("x has the shape [64,?]") && open.contains("in the file"), "{open}");
-        let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
-        let open = Step::new(&graph(MODEL), signature.clone(), None).unwrap_err().to_string();
-        assert!(
-            open.contains("x has the shape [?,1000]") && open.contains("--feed x=") && open.contains("--batch"),
-            "{open}"
-        );
-        let unknown = MODEL.replace(r#", "shape": [null, 1000]"#, "");
-        let unknown = Step::new(&graph(&unknown), signature.clone(), Some(4)).unwrap_err().to_string();
-        assert!(unknown.contains("x has the shape <unknown>"), "{unknown}");
-        let step = Step::new(&graph(MODEL), signature.clone(), Some(4)).unwrap();
-        assert!(Estimated::of(&step, &[]).unwrap_err().to_string().contains("no device"));
-    }
-
-    #[test]
-    fn a_batch_that_the_graph_states_elsewhere_is_not_divided() {
-        let text = r#"{"version": 1, "nodes": {
-            "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [8, 4]}},
-            "w": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": [8, 4]}},
-            "step": {"op": "ResourceApplyGradientDescent", "inputs": ["w", 0.1, "sum"]},
-            "rows": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [4, 4]}},
-            "both": {"op": "ConcatV2", "inputs": ["rows", "rows", 0]},
-            "sum": {"op": "AddV2", "inputs": ["x", "both"]}}}"#;
-        let signature = Signature { targets: vec!["step".into()], ..Signature::default() };
-        let step = Step::new(&graph(text), signature, None).unwrap();
-        let estimated = Estimated::of(&step, &devices(&[1_000_000_000])).unwrap();
-        let row = &estimated.as_json()["networks"][0]["tasks"][1];
-        assert!(row["batch_divided"].is_null() && row["batch_each"].is_object(), "{row}");
-    }
-}
+mod tests;

@@ -73,16 +73,29 @@ pub fn as_text(paint: Paint, plan: &Plan, estimate: &Estimate) -> String {
         Some(next) => {
             let devices: Vec<String> = next.devices.iter().map(DeviceName::to_string).collect();
             let on = if devices.is_empty() { String::new() } else { format!(" on {}", devices.join(", ")) };
-            format!("next best: {:.1?} per step{on}", next.step)
+            format!("\nnext best: {:.1?} per step{on}{}", next.step, faster(step, next.step))
         }
-        None => "next best: no other choice of devices has the memory".to_owned(),
+        // Where names leave no choice, there is no other one.
+        None if plan.placements.iter().any(|placement| placement.why == Why::Cost) => {
+            "\nnext best: no other choice that was compared has the memory".to_owned()
+        }
+        None => String::new(),
     };
     format!(
-        "{}\n{}\ncritical path: {:.1?} of computing, {crossings}\n{next}",
+        "{}\n{}\ncritical path: {:.1?} of computing, {crossings}{next}",
         paint.tone(Tone::Strong, first),
         wide_table(paint, &header, rows),
         path.computes,
     )
+}
+
+/// Remarks that the next best step is faster than the plan's.
+fn faster(step: Duration, next: Duration) -> &'static str {
+    match () {
+        () if next >= step => "",
+        () if next.as_secs_f64() > step.as_secs_f64() * 0.9 => "; it would save less than a tenth",
+        () => "; it is faster in this step, but devices are chosen for the whole graph",
+    }
 }
 
 /// For each device, how many of its nodes are there for which reason.
@@ -103,4 +116,59 @@ fn reasons(plan: &Plan) -> BTreeMap<DeviceName, String> {
         parts.join(", ")
     };
     counts.into_iter().map(|(device, of)| (device, text(of))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_graph::plan::{ByCost, NextBest, PlanOptions, Signature, plan};
+    use meshtf_graph::{Graph, read};
+    use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
+
+    use super::*;
+
+    /// The lines on the next best choice, on so many devices.
+    fn next_best(tasks: u32, device: &str, change: impl FnOnce(&mut Estimate)) -> Vec<String> {
+        let text = format!(
+            r#"{{"version": 1, "nodes": {{"x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [4]}}, "device": "{device}"}},
+            "y": {{"op": "Exp", "inputs": ["x"], "device": "{device}"}}}}}}"#
+        );
+        let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
+        let facts: Vec<DeviceFacts> =
+            (0..tasks).map(|task| DeviceFacts::unknown(Task::new("t", task).device(DeviceKind::Cpu, 0))).collect();
+        let by_cost = Some(ByCost { compares: true, ..ByCost::default() });
+        let options = PlanOptions { default_device: facts[0].name.clone(), soft_placement: false, by_cost };
+        let signature = Signature { fetches: vec!["y".into()], ..Signature::default() }.with_placeholders(&graph);
+        let plan = plan(&graph, &facts, &signature, &options).unwrap();
+        let mut estimate = plan.estimate.clone().unwrap();
+        change(&mut estimate);
+        let text = as_text(Paint::OFF, &plan, &estimate);
+        text.lines().filter(|line| line.starts_with("next best")).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_next_best_is_told_if_there_is_a_choice() {
+        let same = |_: &mut Estimate| {};
+        assert!(next_best(1, "", same).is_empty());
+        assert!(next_best(2, "/job:t/task:1", same).is_empty());
+        let [other] = &next_best(2, "", same)[..] else { panic!("one line") };
+        assert!(other.ends_with(" per step on /job:t/task:1/device:CPU:0"), "{other}");
+        let none = next_best(2, "", |estimate| estimate.next = None);
+        assert_eq!(none, ["next best: no other choice that was compared has the memory"]);
+    }
+
+    #[test]
+    fn a_next_best_that_is_faster_is_no_surprise() {
+        let told = |step: u64, next: u64| {
+            next_best(2, "", |estimate| {
+                estimate.step = Duration::from_micros(step);
+                estimate.next = Some(NextBest { devices: Vec::new(), step: Duration::from_micros(next) });
+            })
+            .remove(0)
+        };
+        assert_eq!(told(100, 100), "next best: 100.0µs per step");
+        assert_eq!(told(100, 95), "next best: 95.0µs per step; it would save less than a tenth");
+        let faster =
+            "next best: 50.0µs per step; it is faster in this step, but devices are chosen for the whole graph";
+        assert_eq!(told(100, 50), faster);
+    }
 }

@@ -89,7 +89,8 @@ pub struct Estimate {
     pub devices: Vec<DeviceEstimate>,
     /// The chain of nodes and transfers that ends last: its parts together are the step.
     pub path: PathEstimate,
-    /// The best other choice of devices that was looked at and that has the memory; `None` if there is none, or nobody asked.
+    /// The best other choice of devices among those that were compared and have the memory; `None` if there is none, or nobody
+    /// asked.
     pub next: Option<NextBest>,
 }
 
@@ -126,7 +127,8 @@ pub struct PathEstimate {
     pub crossings: u64,
 }
 
-/// Another choice of devices.
+/// Another choice of devices. Its step may take less time than that of the plan: devices are chosen for all nodes of the graph,
+/// of which the step may run some, and a choice of several devices has to save at least a tenth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextBest {
     /// The devices with nodes that compute, in the order of their names.

@@ -1,10 +1,11 @@
 //! Constants that no device has the memory for, divided into parts, with the nodes that take them: matrix products by columns or
 //! rows, look-ups by rows. The parts are placed by cost as any other constants.
 //!
-//! A product by columns is concatenated, with the same bits. One by rows is a sum of products, whose terms are added in another
-//! order; that is done only where the nodes that take the constant cannot be divided by columns. Of a look-up each part has the
-//! rows that it holds, and any rows for all other indices; from these the right ones are selected, with the same bits. An index
-//! that the whole table does not have is refused by its first part or its last.
+//! A product by columns is concatenated: its values are those of the whole up to rounding, since a kernel may add the terms of a
+//! narrow product in another order. One by rows is a sum of products, whose terms are added in another order, too; that is done
+//! only where the nodes that take the constant cannot be divided by columns. Of a look-up each part has the rows that it holds,
+//! and any rows for all other indices; from these the right ones are selected, with the same bits. An index that the whole table
+//! does not have is refused by its first part or its last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -14,18 +15,23 @@ use meshtf_tensor::failure::Result;
 use meshtf_tensor::{DType, Shape, Tensor};
 
 use super::by_cost::usable;
+use super::group::colocated_with;
 use crate::op::Role;
 use crate::{Attr, Attrs, Graph, Node, NodeDef, NodeId, UniqueNames};
 
-/// A part has at most this share of the largest memory: smaller parts fill memories better.
+/// A part has at most this share of the largest memory, unless that makes more than [`MAX_PARTS`]: smaller parts fill memories
+/// better.
 const PART: u64 = 4;
 /// Most parts of a constant.
 const MAX_PARTS: usize = 64;
 
 /// The graph with parts in place of each constant that is larger than what any of the devices may hold; `None` if there is none
 /// that can be divided. A constant stays whole if it, or a node that only passes it on, is among the `named` nodes, which are
-/// fed, fetched or run; if a device is requested for it or for what takes it; or if something takes it that cannot be divided.
-/// Devices of unknown memory have no limit.
+/// fed, fetched or run; if a device is requested for it or for what takes it; if another node has to be on its device; or if
+/// something takes it that cannot be divided. Devices of unknown memory have no limit.
+///
+/// The whole memory of the devices counts, whatever is in use: the same graph gets the same parts again, which the devices may
+/// have already.
 ///
 /// # Errors
 /// ResourceExhausted if there is no memory for the parts.
@@ -33,7 +39,10 @@ pub fn divided(graph: &Graph, devices: &[DeviceFacts], named: &[&str]) -> Result
     let Some(largest) = largest(devices) else { return Ok(None) };
     let is_large = |(_, node): &(NodeId, &Node)| {
         let value = node.attrs.get("value");
-        let bytes = if let Some(Attr::Tensor(value)) = value { value.byte_len() } else { 0 };
+        let bytes = match value {
+            Some(Attr::Tensor(value)) if value.dtype().size().is_some() => value.byte_len(),
+            _ => 0,
+        };
         node.op.role == Role::Const && bytes as u64 > largest
     };
     let large: Vec<(NodeId, &Node)> = graph.nodes().filter(is_large).collect();
@@ -43,10 +52,11 @@ pub fn divided(graph: &Graph, devices: &[DeviceFacts], named: &[&str]) -> Result
     let named: HashSet<NodeId> = named.iter().filter_map(|name| graph.find(crate::split_tensor_name(name).0)).collect();
     let mut divider = Divider::of(graph);
     for (id, node) in large {
-        let Some(uses) = divider.uses(id, &named) else { continue };
+        let Some((passing, uses)) = divider.uses(id, &named) else { continue };
         let Ok(value) = node.attrs.tensor("value") else { continue };
         let Some((axis, count)) = cut(value, &uses, largest) else { continue };
         divider.divide(id, value, &uses, axis, count)?;
+        divider.gone.extend(passing);
     }
     if divider.replaced.is_empty() {
         return Ok(None);
@@ -59,7 +69,7 @@ fn largest(devices: &[DeviceFacts]) -> Option<u64> {
     let mut memories: BTreeMap<(&Task, Option<u32>), Option<u64>> = BTreeMap::new();
     for device in devices {
         let own = (device.name.kind != DeviceKind::Cpu).then_some(device.name.index);
-        memories.insert((&device.name.task, own), device.capacity.memory.map(|memory| usable(memory.free)));
+        memories.insert((&device.name.task, own), device.capacity.memory.map(|memory| usable(memory.total)));
     }
     memories.into_values().try_fold(0, |most, memory| Some(most.max(memory?))).filter(|&most| most > 0)
 }
@@ -105,6 +115,8 @@ fn cut(value: &Tensor, uses: &[Use], largest: u64) -> Option<(usize, usize)> {
 struct Divider<'g> {
     graph: &'g Graph,
     consumers: Vec<Vec<NodeId>>,
+    /// The nodes whose `_class` names a node.
+    colocated: HashMap<NodeId, Vec<NodeId>>,
     names: UniqueNames,
     added: Vec<NodeDef>,
     /// The definitions in place of nodes.
@@ -116,23 +128,27 @@ impl<'g> Divider<'g> {
     fn of(graph: &'g Graph) -> Divider<'g> {
         let mut consumers = vec![Vec::new(); graph.len()];
         let mut names = UniqueNames::default();
+        let mut colocated: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
         for (id, node) in graph.nodes() {
+            for with in colocated_with(node).iter().filter_map(|name| graph.find(name)) {
+                colocated.entry(with).or_default().push(id);
+            }
             node.sources().for_each(|from| consumers[from.index()].push(id));
             names.reserve(&node.name);
         }
         let (added, replaced, gone) = (Vec::new(), HashMap::new(), HashSet::new());
-        Divider { graph, consumers, names, added, replaced, gone }
+        Divider { graph, consumers, colocated, names, added, replaced, gone }
     }
 
-    /// The nodes that take a constant, if all of them can be divided.
-    fn uses(&self, constant: NodeId, named: &HashSet<NodeId>) -> Option<Vec<Use>> {
-        let (mut open, mut uses) = (vec![constant], Vec::new());
+    /// The constant with the nodes that only pass it on, and those that take it, if all of these can be divided.
+    fn uses(&self, constant: NodeId, named: &HashSet<NodeId>) -> Option<(HashSet<NodeId>, Vec<Use>)> {
+        let (mut open, mut passing, mut uses) = (vec![constant], HashSet::new(), Vec::new());
         while let Some(at) = open.pop() {
             let from = self.graph.node(at);
-            let is_free = from.device.is_empty() && from.control.is_empty() && from.attrs.get("_class").is_none();
-            if !is_free || named.contains(&at) {
+            if !from.device.is_empty() || !from.control.is_empty() || named.contains(&at) {
                 return None;
             }
+            passing.insert(at);
             for &id in &self.consumers[at.index()] {
                 let node = self.graph.node(id);
                 let passes_on = node.op.role == Role::Forward && node.inputs.len() == 1;
@@ -143,13 +159,19 @@ impl<'g> Divider<'g> {
                 }
             }
         }
-        (!uses.is_empty()).then_some(uses)
+        // Of these nodes each may have to be with another that goes; any other pair has to stay together.
+        let own: HashSet<NodeId> = passing.iter().copied().chain(uses.iter().map(|of| of.node)).collect();
+        let goes = |name: &String| self.graph.find(name).is_some_and(|with| passing.contains(&with));
+        let is_free = own.iter().all(|&id| colocated_with(self.graph.node(id)).iter().all(goes))
+            && passing.iter().filter_map(|id| self.colocated.get(id)).flatten().all(|id| own.contains(id));
+        (is_free && !uses.is_empty()).then_some((passing, uses))
     }
 
     /// A use of a constant, if it can be divided.
     fn used(&self, id: NodeId, from: NodeId) -> Option<Use> {
         let node = self.graph.node(id);
-        let is_free = node.device.is_empty() && node.attrs.get("_class").is_none();
+        // A reference has to be on the device of its variable, and is read after the control inputs.
+        let is_free = node.device.is_empty() && !node.inputs.iter().any(|&input| self.graph.output_type(input).is_ref);
         let places: Vec<usize> = (0..node.inputs.len()).filter(|&place| node.inputs[place].node == from).collect();
         let rank = |place: usize| self.graph.shapes().of(node.inputs[place]).0.map(|sizes| sizes.len());
         let flag = |name: &str| node.attrs.bool(name).unwrap_or(false);
@@ -166,8 +188,14 @@ impl<'g> Divider<'g> {
             }
             _ => return None,
         };
-        // The selection needs the rank of the look-up.
-        let is_known = kind != Kind::Rows || rank(0).is_some();
+        // The selection needs the rank of the look-up, and compares indices with constants of their dtype.
+        let is_known = match kind {
+            Kind::Rows => {
+                let indices = self.graph.output_type(*node.inputs.get(1)?).dtype;
+                rank(0).is_some() && matches!(indices, DType::I32 | DType::I64)
+            }
+            Kind::Product { .. } => true,
+        };
         (is_free && is_known && !self.replaced.contains_key(&id)).then_some(Use { node: id, kind })
     }
 
@@ -189,12 +217,6 @@ impl<'g> Divider<'g> {
                 Kind::Product { .. } => self.by_rows(of.node, &parts),
                 Kind::Rows => self.look_up(of.node, &parts, value.rank()),
             }
-        }
-        let mut open = vec![id];
-        while let Some(at) = open.pop() {
-            self.gone.insert(at);
-            let passes_on = |id: &NodeId| self.graph.node(*id).op.role == Role::Forward;
-            open.extend(self.consumers[at.index()].iter().copied().filter(passes_on));
         }
         Ok(())
     }
@@ -269,9 +291,10 @@ impl<'g> Divider<'g> {
         }
     }
 
-    /// A node of the same op and attributes, for a part.
+    /// A node of the same op and attributes, for a part. The nodes that `_class` names go.
     fn same(&mut self, node: &Node, part: &str, inputs: &[&str]) -> String {
-        let attrs: Attrs = node.attrs.clone();
+        let mut attrs: Attrs = node.attrs.clone();
+        attrs.0.retain(|name, _| name != "_class");
         let end = part.rsplit('/').next().unwrap_or("part");
         let inputs = inputs.iter().map(|&input| input.to_owned()).collect();
         let name = format!("{}/{end}", node.name);

@@ -176,7 +176,7 @@ impl GroupSpec {
 }
 
 /// The nodes that the `_class` attribute names as `loc:@name`.
-fn colocated_with(node: &Node) -> Vec<String> {
+pub(super) fn colocated_with(node: &Node) -> Vec<String> {
     let Some(Attr::Strs(classes)) = node.attrs.get("_class") else { return Vec::new() };
     let names = classes.iter().filter_map(|class| std::str::from_utf8(class).ok()?.strip_prefix("loc:@"));
     names.map(str::to_owned).collect()

@@ -125,8 +125,9 @@ pub fn needed(graph: &Graph, signature: &Signature) -> HashSet<NodeId> {
     needed
 }
 
-/// Bytes of the gradients of a step: those of each variable of floats that one of these nodes updates; of a sparse update, its
-/// rows alone. 0 if none does.
+/// Bytes of the gradients of a step: those of each variable of floats that one of these nodes updates by an op that takes a
+/// gradient (`Apply…`, `SparseApply…`) or rows to add (`ScatterAdd`, `ScatterSub`); of a sparse update, its rows alone. 0 if none
+/// does. `AssignAdd` and `AssignSub` do not count: counters and moving averages use them. Moments that change by `ScatterAdd` do.
 pub fn gradient_bytes(graph: &Graph, needed: &HashSet<NodeId>) -> u64 {
     let bytes = |dtype: DType, shape: Option<u64>| shape.unwrap_or(1).saturating_mul(dtype.size().unwrap_or(0) as u64);
     let mut of_variables: BTreeMap<NodeId, u64> = BTreeMap::new();
@@ -157,7 +158,7 @@ fn updates(op: &str) -> Option<bool> {
     let begins = |names: &[&str]| names.iter().any(|name| of.starts_with(name));
     match () {
         () if begins(&["SparseApply", "ScatterAdd", "ScatterSub"]) => Some(true),
-        () if begins(&["Apply", "AssignAdd", "AssignSub"]) => Some(false),
+        () if begins(&["Apply"]) => Some(false),
         () => None,
     }
 }
@@ -238,7 +239,9 @@ mod tests {
             "b": {"op": "ResourceScatterSub", "inputs": ["t", [1, 2, 3, 4], "rows"], "attrs": {"dtype": "float32"}},
             "c": {"op": "AssignAddVariableOp", "inputs": ["n", "one"]},
             "one": {"op": "Placeholder", "attrs": {"dtype": "int64", "shape": []}},
-            "d": {"op": "AssignSub", "inputs": ["old", "v"]},
+            "d": {"op": "ApplyGradientDescent", "inputs": ["old", {"value": 0.1, "dtype": "float64"}, "v"]},
+            "average": {"op": "AssignSub", "inputs": ["old", "v"]},
+            "count": {"op": "AssignAddVariableOp", "inputs": ["other", "fill"]},
             "e": {"op": "AssignVariableOp", "inputs": ["other", "fill"]},
             "step": {"op": "NoOp", "control": ["a", "b", "c", "d", "e"]}}}"#;
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
@@ -249,8 +252,13 @@ mod tests {
         assert_eq!(of(&["a"]), 10 * 3 * 4);
         assert_eq!(of(&["b"]), 4 * 8 * 4);
         assert_eq!(of(&["d"]), 7 * 8);
-        assert_eq!(of(&["c", "e"]), 0);
+        assert_eq!(of(&["c", "e", "average", "count"]), 0);
         assert_eq!(of(&["step"]), 120 + 128 + 56);
+        // The rest that the step needs is fed beside the feeds.
+        let signature = Signature { feeds: vec!["g:0".into()], targets: vec!["step".into()], ..Signature::default() };
+        let mut feeds = signature.with_placeholders(&graph).feeds;
+        feeds.sort();
+        assert_eq!(feeds, ["fill", "g:0", "one", "rows", "v"]);
         // On one device, whatever the nodes request: 120 bytes read and written take no time beside the calls.
         let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
         let rates = Some(Rates { multiply_adds: 1_000_000_000, bytes: 1_000_000_000 });

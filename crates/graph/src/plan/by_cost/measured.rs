@@ -28,7 +28,10 @@ const LIMITS: (u64, u64) = (RIGHT / 32, RIGHT * 32);
 /// The factors of one op on one backend, of each class; 0 for none.
 pub(super) type Factors = [u64; CLASSES];
 
-/// Factors between estimated and measured times.
+/// Factors between estimated and measured times, and iterations of loops, of all graphs of a process.
+///
+/// The iterations of a loop apply to every loop with a LoopCond of the same name and as many nodes, in whatever graph. Once as
+/// many loops as are kept are known, others are not learned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// By the name of the backend, and that of the op.

@@ -246,7 +246,7 @@ impl<'a> Player<'a> {
     /// When a value is on a device.
     fn arrival(&self, taken: &Taken, source: usize, device: usize) -> u64 {
         let done = self.done[taken.from];
-        if source == device {
+        if source == device || taken.times == 0 {
             return done;
         }
         if let Some(copy) = self.copies[taken.from].iter().find(|copy| copy.device == device && copy.port == taken.port)
@@ -303,7 +303,7 @@ impl<'a> Player<'a> {
     /// Whether an input of a job on a device is a value of another device that is not there yet.
     fn crosses(&self, taken: &Taken, source: usize, device: usize) -> bool {
         let is_there = |copy: &Copied| copy.device == device && copy.port == taken.port;
-        source != device && taken.bytes > 0 && !self.copies[taken.from].iter().any(is_there)
+        source != device && taken.bytes > 0 && taken.times > 0 && !self.copies[taken.from].iter().any(is_there)
     }
 
     fn take(&mut self, memory: usize, bytes: u64) {

@@ -32,7 +32,7 @@ pub(super) struct Taken {
     /// Its output; [`CONTROL`] for a control input.
     pub port: u32,
     pub bytes: u64,
-    /// How often it is taken in a step.
+    /// How often it is taken in a step; 0 if the one node or the other does not run.
     pub times: u64,
 }
 
@@ -198,7 +198,7 @@ impl Problem {
         for at in 0..self.jobs.len() {
             for place in 0..self.jobs[at].inputs.len() {
                 let from = self.jobs[at].inputs[place].from;
-                self.jobs[at].inputs[place].times = self.jobs[at].runs.min(self.jobs[from].runs).max(1);
+                self.jobs[at].inputs[place].times = self.jobs[at].runs.min(self.jobs[from].runs);
             }
         }
     }

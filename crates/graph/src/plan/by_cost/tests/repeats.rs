@@ -145,6 +145,27 @@ fn of_a_conditional_the_dearer_side_counts() {
 }
 
 #[test]
+fn the_side_of_a_conditional_that_does_not_run_takes_and_sends_nothing() {
+    let side = |device: &str| {
+        format!(
+            r#""p": {{"op": "Placeholder", "attrs": {{"dtype": "bool", "shape": []}}}},
+            "x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [1024, 1024]}}}},
+            "switch": {{"op": "Switch", "inputs": ["x", "p"]}},
+            "one": {{"op": "Neg", "inputs": ["switch:1"]}}, "two": {{"op": "Neg", "inputs": ["one"]}},
+            "cheap": {{"op": "Neg", "inputs": ["switch"], "device": "{device}"}},
+            "y": {{"op": "Merge", "inputs": ["cheap", "two"]}}"#
+        )
+    };
+    let (feeds, devices) = (vec!["x".to_owned(), "p".to_owned()], devices(&[1 << 30, 1 << 30]));
+    let signature = Signature { feeds, fetches: vec!["y".into()], ..Signature::default() };
+    let of = |device| plan(&graph(&side(device)), &devices, &signature, &options(&devices)).unwrap();
+    let [here, there] = ["/job:t/task:0", "/job:t/task:1"].map(|device| of(device).estimate.unwrap());
+    assert_eq!(there.step, here.step);
+    assert_eq!((there.path.crossings, there.path.transfers), (0, Duration::ZERO));
+    assert!(there.devices.iter().all(|device| device.receives.is_zero()), "{:?}", there.devices);
+}
+
+#[test]
 fn a_loop_takes_the_time_of_its_iterations() {
     let matrix = r#""x": {"op": "Fill", "inputs": [[512, 512], 1.0]},
         "x_enter": {"op": "Enter", "inputs": ["x"], "attrs": {"frame_name": "l"}},
