@@ -24,6 +24,18 @@ pub trait Reach: Send + Sync {
 
     /// The route to `target`, or to the default task.
     fn reach(&self, target: Option<&Task>) -> Result<Route>;
+
+    /// The default task, if it is a certain one: the own task, or one that the user named.
+    #[doc(hidden)]
+    fn own_master(&self) -> Option<Task> {
+        None
+    }
+
+    /// Whether the task `master` has a connection with the task `other`, as far as it has reported.
+    #[doc(hidden)]
+    fn has_met(&self, _master: &Task, _other: &Task) -> bool {
+        true
+    }
 }
 
 /// The client's end of requests, and the peer that holds a task.

@@ -4,6 +4,7 @@
 
 mod detached;
 mod program;
+mod reach;
 mod router;
 mod spare;
 mod spec;
@@ -27,7 +28,6 @@ use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::memory::Budget;
 pub use spec::ClusterSpec;
 
-use crate::client::{Reach, Route};
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::protocol::cached::CacheStatus;
@@ -492,16 +492,6 @@ impl Node {
             None => Failure::new(Code::Unavailable, "no node of the mesh is up"),
             Some(task) => self.no_task(task, &cluster),
         })
-    }
-}
-
-impl Reach for Node {
-    fn live(&self) -> Arc<Cluster> {
-        self.mesh.cluster()
-    }
-
-    fn reach(&self, target: Option<&Task>) -> Result<Route> {
-        Ok((Arc::clone(&self.host.client), self.master(target)?))
     }
 }
 

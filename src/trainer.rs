@@ -32,7 +32,7 @@ mod worker_files;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::answers::answers;
 use self::checkpoint::{Folder, Kept};
@@ -51,7 +51,7 @@ use self::weights::{At, Weights};
 use self::worker_files::Holders;
 use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
-use meshtf_tensor::failure::Failure;
+use meshtf_tensor::failure::{Failure, counted};
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
 use meshtf_train::file::Sections;
@@ -267,7 +267,19 @@ impl Trainer {
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = options.steps.or(sections.train.steps).or(epochs).unwrap_or(1).max(1);
         let example = examples.example_bytes()?;
-        let chunk = Chunk::of(&graph, held_out.as_ref().unwrap_or(&examples), rows)?;
+        let evaluated = held_out.as_ref().unwrap_or(&examples);
+        let chunk = Chunk::of(&graph, evaluated, rows)?;
+        for rows in sections.train.rows_of_teams(sections.data.batch) {
+            let all = [&examples, evaluated].map(|examples| self::parts(&graph, examples, rows).map(drop));
+            let all = all.into_iter().chain([Chunk::of(&graph, evaluated, rows).map(drop)]);
+            all.collect::<Result<(), Error>>().map_err(|error| match error {
+                Error::Sections(why) => {
+                    let workers = counted(sections.data.batch / rows, "worker");
+                    Error::Sections(format!("{why}, where $.train.workers lets {workers} share a batch"))
+                }
+                error => error,
+            })?;
+        }
         let resume = options.resume
             || options.resume_if_any
                 && options
@@ -450,8 +462,11 @@ impl Trainer {
             Some(copy) => self.restore(session, &copy.values).await.map(|()| copy.step)?,
             None => self.begin(session, observer).await?,
         };
-        if start >= self.steps {
-            return Ok((start, Some(How::Done), start));
+        if let Some(how) = course.ended.or((start >= self.steps).then_some(How::Done)) {
+            if course.keeps_last() && course.copy.is_none() {
+                course.keep(start, self.values(session, |_| true).await?, Instant::now());
+            }
+            return Ok((start, Some(how), start));
         }
         let workers = there.beginning_with(of(start).dealer);
         let run = async {

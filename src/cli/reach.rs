@@ -97,6 +97,20 @@ impl Reach for Reached {
             Reached::Local { cluster, master } => cluster.reach(target.or(Some(master))),
         }
     }
+
+    fn own_master(&self) -> Option<Task> {
+        match self {
+            Reached::Mesh { node, master } => master.clone().or_else(|| node.own_master()),
+            Reached::Local { master, .. } => Some(master.clone()),
+        }
+    }
+
+    fn has_met(&self, master: &Task, other: &Task) -> bool {
+        match self {
+            Reached::Mesh { node, .. } => node.has_met(master, other),
+            Reached::Local { .. } => true,
+        }
+    }
 }
 
 impl Reached {

@@ -98,7 +98,7 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
     retries: u32,
     /// Time limit for each wait for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: none after a
-    /// loss, and no wait at the start; 60s while a training runs whose "workers" have a "min" and a "max"]
+    /// loss, and no wait at the start; 60s after a loss while a training runs whose "workers" have a "min" and a "max"]
     #[arg(long, value_name = "TIME", conflicts_with = "local", value_parser = time)]
     wait_for: Option<Duration>,
     /// Weights for the variables, in place of initial values: the folder of a training, whose best weights are used if there are
@@ -291,6 +291,9 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         let options = SessionOptions { guard, ..SessionOptions::default() };
         // The trainer itself begins with fewer workers where some may come and go.
         if train.least() < train.workers && needed.lacks_workers(|task| is_up(&reached, task)) {
+            return Err(Trouble::task_down());
+        }
+        if train.is_elastic() && !missing(&reached, &needed).is_empty() {
             return Err(Trouble::task_down());
         }
         let session = tokio::select! {
@@ -487,7 +490,7 @@ impl Command {
                 eprintln!("\n{report}");
             }
             if args.checkpoint.is_none() {
-                mention(self.not_kept());
+                mention(self.not_kept(request.is_none()));
             }
             drawn?;
             return progress.lines.result().map(|()| Exit::Ok);
@@ -496,15 +499,18 @@ impl Command {
             warn(trouble);
         }
         let how = match &args.checkpoint {
+            Some(folder) if !state(folder, step).exists() => "nothing was saved".to_owned(),
             Some(folder) => format!("saved as {}: continue with --resume", state(folder, step).display()),
-            None => self.not_kept(),
+            None => self.not_kept(false),
         };
         Err(Trouble::new(exit, format!("stopped by {signal} after step {step} of {}; {how}", trainer.steps())))
     }
 
-    /// The loss of the weights of a training without --checkpoint, as a message.
-    fn not_kept(&self) -> String {
-        let left = if self.args.host.local { "" } else { "; their values are only in the variables of the tasks" };
+    /// The loss of the weights of a training without --checkpoint, as a message. `is_whole`: nothing ended it. Otherwise the
+    /// variables of the tasks may be without the values of workers that come and go.
+    fn not_kept(&self, is_whole: bool) -> String {
+        let are_there = !self.args.host.local && (is_whole || !self.trainer.is_elastic());
+        let left = if are_there { "; their values are only in the variables of the tasks" } else { "" };
         format!("the trained weights were not saved, since there is no --checkpoint DIR{left}")
     }
 
@@ -550,7 +556,7 @@ impl Command {
         let lost = match self.args.checkpoint.as_deref().map(last_state) {
             Some(Some(last)) => format!("the steps since {} are not saved", last.display()),
             Some(None) => "nothing was saved".to_owned(),
-            None => self.not_kept(),
+            None => self.not_kept(false),
         };
         Trouble::new(exit, format!("ended at once by a further {signal}; {lost}"))
     }

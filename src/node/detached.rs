@@ -109,6 +109,7 @@ impl DetachedRuns {
         if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
             return known.status_for(by);
         }
+        self.check_not_left(run)?;
         let mut whole = Whole::of(launch, tensors)?;
         // Another master would place nodes that name no task elsewhere.
         let own = self.master.upgrade().map(|master| master.task().clone());

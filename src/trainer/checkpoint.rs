@@ -191,6 +191,12 @@ impl Folder {
         }
     }
 
+    /// The number of steps behind the last state, by the name of its file.
+    pub fn newest(&self) -> Result<Option<u64>, Error> {
+        let step = |file: PathBuf| file.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        Ok(self.files()?.pop().and_then(step))
+    }
+
     /// The files of states, the oldest first.
     fn files(&self) -> Result<Vec<PathBuf>, Error> {
         states(&self.path).map_err(|error| Error::input(format!("{}: {error}", self.path.display())))

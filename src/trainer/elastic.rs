@@ -4,6 +4,8 @@
 //! comes, another team begins in another session, from a copy of the state that this process keeps. Variables and queues of
 //! such a session are isolated: steps of an earlier team that still end somewhere change nothing of the next one.
 
+mod claim;
+mod ends;
 mod once;
 mod roster;
 
@@ -13,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
+use meshtf_tensor::failure::{Code, Failure, Reason};
 use meshtf_train::job::job_on;
 use meshtf_train::numerics::add_checks;
 
+use self::claim::Claim;
 use self::once::Once;
 use self::roster::{Roster, Team};
 use super::evaluation::Watch;
@@ -23,7 +27,7 @@ use super::fits::{Chunk, parts};
 use super::lost::is_loss;
 use super::worker_files::Holders;
 use super::{Ended, Error, How, Observer, Trainer};
-use crate::{Client, Session, SessionOptions};
+use crate::{Client, Session, SessionOptions, Task};
 
 /// The least time between two copies of the state, and that before the first.
 const COPY: Duration = Duration::from_millis(500);
@@ -31,8 +35,10 @@ const COPY: Duration = Duration::from_millis(500);
 const APART: u32 = 33;
 /// The interval of looks at the tasks that are up.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// The greatest time between two copies.
+/// The greatest time by which copies that take long are apart.
 const MOST: Duration = Duration::from_secs(600);
+/// How long the end of a team's session may take: its master may be gone.
+const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long tasks are waited for without which no step can be made.
 const RETURN: Duration = Duration::from_secs(60);
@@ -54,6 +60,11 @@ impl Elastic {
     }
 }
 
+/// Whether a failure of a team's session means that what it had on a task is gone: the task, or a link to it, was lost.
+fn is_loss_of_state(failure: &Failure) -> bool {
+    is_loss(failure) || failure.code == Code::Aborted && failure.reason != Some(Reason::Superseded)
+}
+
 /// A state that this process keeps.
 pub(super) struct Copy {
     /// The number of steps behind it.
@@ -72,8 +83,15 @@ pub(super) struct Course {
     start: Option<u64>,
     /// The number of steps that are known to be done.
     step: u64,
-    /// Whether this team has made steps.
+    /// The most steps that any team has done.
+    furthest: u64,
+    /// Whether this team has made steps, and such that no team before it had done.
     has_stepped: bool,
+    has_advanced: bool,
+    /// Whether the last state is kept as a copy, for the variables that other sessions see.
+    keeps_last: bool,
+    /// How it has ended, if the copy is the last state.
+    pub ended: Option<How>,
     /// The least time between two copies; `None`: there are none.
     every: Option<Duration>,
     /// When the last one was complete, or the team began.
@@ -87,12 +105,20 @@ impl Course {
     /// A team begins after this step.
     pub fn begins(&mut self, start: u64) {
         self.start.get_or_insert(start);
-        (self.step, self.has_stepped, self.since) = (start, false, Some(Instant::now()));
+        (self.step, self.furthest, self.since) = (start, self.furthest.max(start), Some(Instant::now()));
+        (self.has_stepped, self.has_advanced) = (false, false);
     }
 
     /// A team has reached this step.
     pub fn reached(&mut self, step: u64) {
         (self.step, self.has_stepped) = (step, true);
+        self.has_advanced |= step > self.furthest;
+        self.furthest = step.max(self.furthest);
+    }
+
+    /// Whether the state after the last step is to be kept as a copy.
+    pub fn keeps_last(&self) -> bool {
+        self.keeps_last
     }
 
     /// Whether the team is to be another from here on.
@@ -103,7 +129,7 @@ impl Course {
     /// Whether it is time for a copy.
     pub fn is_copy_due(&self) -> bool {
         let Some((every, since)) = self.every.zip(self.since) else { return false };
-        since.elapsed() >= every.max(self.took.saturating_mul(APART)).min(MOST)
+        since.elapsed() >= every.max(self.took.saturating_mul(APART).min(MOST))
     }
 
     /// Keeps a copy, which was begun at that time.
@@ -139,9 +165,11 @@ impl Trainer {
     /// As [`run_until`](Trainer::run_until), in sessions that it opens by itself, so that workers may come and go where
     /// [`fewest`](meshtf_train::file::TrainSection::fewest) is stated: in modes sync and mirrored, the workers that are up share
     /// each batch, as many of them as can do so equally. When one is lost, the others continue from a copy of the state, at most
-    /// about a second old or 33 times as long as it takes; when one comes, it takes part from the next boundary between steps
-    /// on. Too few workers, and other tasks that are lost, are waited for, 60 s at most. At the end the variables of the tasks
-    /// have the values of the last step; until then others see the old ones.
+    /// about a second old or 33 times as long as it takes, up to ten minutes; when one comes, it takes part from the next
+    /// boundary between steps on, unless no step can be made with it. Too few workers, and other tasks that are lost, are waited
+    /// for, 60 s at most. At the end the variables of the tasks have the values of the last step; until then others see the old
+    /// ones. They keep those, and [`Observer::noted`] says so, where tasks are missing when it is stopped, or up to that limit
+    /// after the last step; the latter is an error if there is no folder for states.
     ///
     /// ```
     /// use meshtf::model::{Initializer, Model};
@@ -186,10 +214,9 @@ impl Trainer {
         };
         self.clear_folder()?;
         // Other trainings of these variables end, as where the workers are fixed.
-        let shared = client.session(self.graph().clone(), None, SessionOptions::default()).await?;
-        shared.claim(self.claimed()).await?;
+        let claim = Claim::of(self, client).await?;
         let (mut observer, mut roster) = (Once::new(observer), Roster::new(self, elastic, client));
-        let mut course = Course { every: elastic.copies, ..Course::default() };
+        let mut course = Course { every: elastic.copies, keeps_last: true, ..Course::default() };
         let is_asked = AtomicBool::new(false);
         tokio::pin!(stop);
         loop {
@@ -203,48 +230,58 @@ impl Trainer {
             let (team, trainer) = tokio::select! {
                 found = roster.find(&mut observer) => match found {
                     Ok(found) => found,
-                    Err(error) => return Err(self.given_up(error, &course, &mut observer).await),
+                    Err(error) => return self.ended_by(error, &course, &mut observer).await,
                 },
-                () = asked.as_mut() => return self.stopped(&roster, &course, &mut observer).await,
+                () = asked.as_mut() => return self.stopped(&course, &mut observer).await,
             };
             roster.report(&team, &course, &mut observer)?;
-            match self.train_with(client, (&team, &trainer, &roster), &mut observer, asked, &mut course).await {
-                Ok((None, session)) => {
-                    // The memory of its variables is free before the next team begins.
-                    let _ = session.close().await;
+            let of = (&team, &trainer, &roster);
+            let (ran, session) = self.train_with(client, of, &mut observer, asked, (&mut course, &claim)).await;
+            // The memory of its variables is free before the next team begins.
+            if let Some(session) = session {
+                let _ = tokio::time::timeout(CLOSES_WITHIN, session.close()).await;
+            }
+            let error = match ran {
+                Ok(None) => {
                     roster.changed(team);
+                    continue;
                 }
-                Ok((Some(ended), session)) => {
-                    if let Err(error) = self.hand_over(client, (&trainer, &session), &shared).await {
-                        let why =
-                            format!("the variables of the tasks do not have the values of the last step: {error}");
-                        observer.noted(&why)?;
+                Ok(Some(ended)) => match self.hand_over(client, (&trainer, roster.master()), &course, &claim).await {
+                    Ok(()) => {
+                        claim.end().await;
+                        return Ok(ended);
                     }
-                    let _ = session.close().await;
-                    let _ = shared.close().await;
-                    return Ok(ended);
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            match error {
+                Error::Failed(failure) if roster.survives(&team, &failure, &course) => {
+                    roster.lost(team, failure, &course).await;
                 }
-                Err(Error::Failed(failure)) if is_loss(&failure) && elastic.copies.is_some() => {
-                    roster.lost(team, failure, course.has_stepped).await;
-                }
-                Err(error) => return Err(error),
+                error => return self.ended_by(error, &course, &mut observer).await,
             }
         }
     }
 
-    /// Trains with a team until the end, or, if the result is `None`, until it is to be another. Also returns its session.
-    async fn train_with(
+    /// Trains with a team until the end, or, if the result is `None`, until it is to be another. Also returns its session, if
+    /// it was opened.
+    async fn train_with<C: Client>(
         &self,
-        client: &impl Client,
-        (team, trainer, roster): (&Team, &Trainer, &Roster<'_, impl Client>),
+        client: &C,
+        (team, trainer, roster): (&Team, &Trainer, &Roster<'_, C>),
         observer: &mut Once<'_>,
         stop: impl Future<Output = ()>,
-        course: &mut Course,
-    ) -> Result<(Option<Ended>, Session), Error> {
-        course.has_stepped = false;
+        (course, claim): (&mut Course, &Claim<'_, C>),
+    ) -> (Result<Option<Ended>, Error>, Option<Session>) {
+        (course.has_stepped, course.has_advanced) = (false, false);
         course.changes.store(false, Ordering::Relaxed);
-        let options = SessionOptions { isolated: true, ..SessionOptions::default() };
-        let session = client.session(trainer.graph().clone(), None, options).await?;
+        // A process that takes the place of a lost one has no variables and no batches: the session must not continue with it.
+        let options = SessionOptions { isolated: true, ends_with_its_tasks: true, ..SessionOptions::default() };
+        let session = match client.session(trainer.graph().clone(), roster.master(), options).await {
+            Ok(session) => session,
+            Err(failure) => return (Err(failure.into()), None),
+        };
         let changes = Arc::clone(&course.changes);
         let looks = async {
             loop {
@@ -254,31 +291,30 @@ impl Trainer {
         };
         // On the heap: without optimisation, the future is large.
         let run = Box::pin(trainer.run_alone(&session, observer, stop, course));
-        let (_, how, step) = tokio::select! {
-            ran = run => ran?,
+        let ran = tokio::select! {
+            ran = run => ran,
+            failure = claim.superseded() => Err(failure.into()),
             () = looks => unreachable!("it has no end"),
         };
-        let start = course.start.unwrap_or(step);
-        Ok((how.map(|how| Ended { start, step, how }), session))
+        let ended = |(_, how, step): (u64, Option<How>, u64)| {
+            let start = course.start.unwrap_or(step);
+            how.map(|how| Ended { start, step, how })
+        };
+        (ran.map(ended), Some(session))
     }
 
-    /// Gives the variables that other sessions see the values of a team's, unless another training has claimed them.
-    async fn hand_over(
+    /// Gives the variables that other sessions see the values of the last step, unless another training has claimed them.
+    async fn hand_over<C: Client>(
         &self,
-        client: &impl Client,
-        (trainer, session): (&Trainer, &Session),
-        shared: &Session,
+        client: &C,
+        (trainer, master): (&Trainer, Option<&Task>),
+        course: &Course,
+        claim: &Claim<'_, C>,
     ) -> Result<(), Error> {
-        let values = trainer.values(session, |_| true).await?;
-        let names = [self.claimed(), trainer.claimed()].concat();
-        let own = client.session(trainer.graph().clone(), None, SessionOptions::default()).await?;
-        match shared.claim(names.clone()).await {
-            Ok(()) => {}
-            // With its master the claim was lost, too.
-            Err(failure) if is_loss(&failure) => own.claim(names).await?,
-            Err(failure) => return Err(failure.into()),
-        }
-        trainer.restore(&own, &values).await?;
+        let Some(copy) = &course.copy else { return Ok(()) };
+        claim.renew(trainer.claimed()).await?;
+        let own = client.session(trainer.graph().clone(), master, SessionOptions::default()).await?;
+        trainer.restore(&own, &copy.values).await?;
         Ok(own.close().await?)
     }
 
@@ -317,33 +353,5 @@ impl Trainer {
             holders: Holders::default(),
             elastic: None,
         })
-    }
-
-    /// The end of a training that is stopped while too few workers are up.
-    async fn stopped(
-        &self,
-        roster: &Roster<'_, impl Client>,
-        course: &Course,
-        observer: &mut Once<'_>,
-    ) -> Result<Ended, Error> {
-        let Some(copy) = &course.copy else { return Err(roster.failure().into()) };
-        let values = self.finite(copy.step, copy.values.clone())?;
-        self.save_values(copy.step, values, true, observer).await?;
-        Ok(Ended { start: course.start.unwrap_or(copy.step), step: copy.step, how: How::Stopped })
-    }
-
-    /// The error of a training that ends for want of a task; the state that it has is saved.
-    async fn given_up(&self, error: Error, course: &Course, observer: &mut Once<'_>) -> Error {
-        let Some(copy) = course.copy.as_ref().filter(|_| self.folder.is_some()) else { return error };
-        let Error::Failed(mut failure) = error else { return error };
-        let saved = match self.finite(copy.step, copy.values.clone()) {
-            Ok(values) => self.save_values(copy.step, values, true, observer).await,
-            Err(error) => Err(error),
-        };
-        failure.message += &match saved {
-            Ok(_) => format!("; the state after step {} is saved", copy.step),
-            Err(error) => format!("; the state after step {} could not be saved: {error}", copy.step),
-        };
-        failure.into()
     }
 }

@@ -19,8 +19,9 @@ pub(super) struct Watch {
     /// The best value, and its step.
     pub best: Option<(f64, u64)>,
     worse: u64,
-    /// The last step that was judged.
+    /// The last step that was judged, and whether the training ends after it.
     seen: u64,
+    is_enough: bool,
     /// The state with that value, if it could not be written yet.
     unsaved: Option<Best>,
 }
@@ -50,7 +51,7 @@ impl Watch {
             of.and_then(|of| section.metrics.iter().position(|metric| metric == of)).map_or(0, |place| place + 1);
         let name = of.map_or_else(|| "loss".to_owned(), Clone::clone);
         let (is_greatest, patience) = (section.best.is_greatest, section.patience);
-        Watch { place, name, is_greatest, patience, best: None, worse: 0, seen: 0, unsaved: None }
+        Watch { place, name, is_greatest, patience, best: None, worse: 0, seen: 0, is_enough: false, unsaved: None }
     }
 
     /// The same from the step `start` on, with the best value before it; `every` steps between evaluations.
@@ -65,23 +66,31 @@ impl Watch {
         format!("{} {}", if self.is_greatest { "greatest" } else { "least" }, self.name)
     }
 
-    /// Judges the means after a step.
-    pub fn look(&mut self, step: u64, means: &[f64]) -> Verdict {
+    /// Whether these means are better than the best so far.
+    fn is_better(&self, means: &[f64]) -> bool {
         let value = means[self.place];
-        let is_better = match self.best {
+        match self.best {
             None => !value.is_nan(),
             Some((best, _)) if self.is_greatest => value > best,
             Some((best, _)) => value < best,
-        };
-        if is_better {
-            (self.best, self.worse) = (Some((value, step)), 0);
+        }
+    }
+
+    /// Judges the means after a step.
+    pub fn look(&mut self, step: u64, means: &[f64]) -> Verdict {
+        self.seen = step;
+        if self.is_better(means) {
+            (self.best, self.worse) = (Some((means[self.place], step)), 0);
             return Verdict::Better;
         }
         self.worse += 1;
-        match self.patience.is_some_and(|patience| self.worse >= patience) {
-            true => Verdict::Enough,
-            false => Verdict::Worse,
-        }
+        self.is_enough = self.patience.is_some_and(|patience| self.worse >= patience);
+        if self.is_enough { Verdict::Enough } else { Verdict::Worse }
+    }
+
+    /// The verdict on a step that was judged, and is computed again: whether the training ends. `None`: it was not judged.
+    fn judged(&self, step: u64) -> Option<bool> {
+        (step <= self.seen).then_some(self.is_enough && step == self.seen)
     }
 }
 
@@ -107,9 +116,10 @@ impl Trainer {
         workers: &Workers,
     ) -> Result<bool, Error> {
         let is_over = step >= self.steps;
-        // Steps that are computed again were judged.
-        let is_new = watch.as_ref().is_none_or(|watch| step > watch.seen);
-        let due = |one: &&EvaluateSection| is_new && step.is_multiple_of(one.every) || is_over;
+        if let Some(is_enough) = watch.as_ref().and_then(|watch| watch.judged(step)) {
+            return Ok(is_enough);
+        }
+        let due = |one: &&EvaluateSection| step.is_multiple_of(one.every) || is_over;
         if self.sections.evaluate.as_ref().filter(due).is_none() {
             return Ok(false);
         }
@@ -141,10 +151,14 @@ impl Trainer {
         means: &[f64],
         observer: &mut dyn Observer,
     ) -> Result<bool, Error> {
+        // A step whose values cannot be fetched, since a task is lost, is not judged: it is computed again.
+        let values = match self.folder.is_some() && watch.is_better(means) {
+            true => Some(self.whole(session, step).await?),
+            false => None,
+        };
         let verdict = watch.look(step, means);
-        watch.seen = step;
-        if let (Verdict::Better, Some(_), Some((value, step))) = (&verdict, &self.folder, watch.best) {
-            watch.unsaved = Some(Best { value, step, values: self.whole(session, step).await? });
+        if let Some(values) = values {
+            watch.unsaved = Some(Best { value: means[watch.place], step, values });
         }
         self.save_best(watch, false, observer).await?;
         Ok(verdict == Verdict::Enough)
@@ -258,6 +272,8 @@ mod tests {
             [Better, Better, Worse, Better, Worse, Enough]
         );
         assert_eq!((least.best, &*least.name), (Some((1.0, 40)), "loss"));
+        // Steps after a copy of the state that was older.
+        assert_eq!([50, 60, 70].map(|step| least.judged(step)), [Some(false), Some(true), None]);
         let of = Aim { of: Some("a".to_owned()), is_greatest: true };
         let mut greatest = Watch::new(&section(of));
         assert_eq!(verdicts(&mut greatest, 0, &[3.0, 2.0]), [Better, Better]);

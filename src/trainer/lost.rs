@@ -7,7 +7,7 @@ use std::time::Duration;
 use meshtf_tensor::device::{DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason};
 use meshtf_tensor::lock::lock;
-use meshtf_train::file::TrainSection;
+use meshtf_train::file::{TrainSection, UpdateMode};
 use meshtf_train::job::{Drain, QueueNodes};
 use tokio::sync::watch;
 
@@ -73,7 +73,8 @@ impl Workers {
     pub fn of(train: &TrainSection, names: Vec<String>, updates: bool, (start, end): (u64, u64)) -> Workers {
         let count = names.len();
         Workers {
-            needed: train.least(),
+            // Where a batch is shared, workers come and go between sessions, and none is lost in one.
+            needed: if train.mode == UpdateMode::Async { train.least() } else { train.needed() },
             needs_first: updates && train.backup > 0,
             dealer: Dealer::new(start, end, count),
             names,
@@ -376,7 +377,6 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use meshtf_train::file::UpdateMode;
     use meshtf_train::{Optimizer, Training};
 
     use super::*;
@@ -406,6 +406,19 @@ mod tests {
         assert!(taken_in.as_mut().now_or_never().is_none());
         workers.without(1, gone()).unwrap();
         assert!(taken_in.now_or_never().is_some());
+    }
+
+    /// Where the workers share each batch, those that may come and go do so between sessions.
+    #[test]
+    fn no_worker_of_a_shared_batch_is_lost_in_a_session() {
+        let mut train = Sections::new("loss", Training::new(Optimizer::Sgd, 0.1), 1).train;
+        (train.workers, train.fewest) = (3, Some(1));
+        for (mode, may_be_lost) in [(UpdateMode::Sync, false), (UpdateMode::Mirrored, false), (UpdateMode::Async, true)]
+        {
+            train.mode = mode;
+            let names = (0..3).map(|worker| format!("worker/{worker}")).collect();
+            assert_eq!(Workers::of(&train, names, false, (0, 100)).may_be_lost(), may_be_lost, "{mode:?}");
+        }
     }
 
     #[test]

@@ -159,8 +159,22 @@ impl Trainer {
                     }
                 }
             };
-            if !is_kept {
-                self.save(session, step, true, observer).await?;
+            // From here on no task is needed, if the values are here.
+            let last = match course.keeps_last() {
+                true => Some((Instant::now(), self.values(session, |_| true).await?)),
+                false => None,
+            };
+            match &last {
+                _ if is_kept => {}
+                None => _ = self.save(session, step, true, observer).await?,
+                Some((_, values)) => {
+                    let values = self.finite(step, values.clone())?;
+                    self.save_values(step, values, true, observer).await?;
+                }
+            }
+            if let Some((began, values)) = last {
+                course.keep(step, values, began);
+                course.ended = Some(how);
             }
             if let Some(watch) = &mut course.watch {
                 self.save_best(watch, true, observer).await?;

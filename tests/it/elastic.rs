@@ -168,6 +168,10 @@ fn a_training_says_once_that_it_has_no_use_for_a_node() {
         "{}",
         ended.stderr
     );
+    // So is a ps, though its loss later is waited for.
+    let graph = example(&sandbox, r#""workers": {"min": 1, "max": 2}, "ps": 2, "#);
+    let ended = sandbox.run(&["train", &graph, "--steps", "10"]).expect(4);
+    assert!(ended.stderr.contains("ps/1 is not up: start it with `meshtf node --name ps/1`"), "{}", ended.stderr);
 }
 
 /// The number after some words in the last line of a text that has them.

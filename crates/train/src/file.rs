@@ -160,6 +160,14 @@ impl TrainSection {
         (self.least().max(1)..=up.min(self.workers)).rev().find(|&count| batch.is_multiple_of(count))
     }
 
+    /// The numbers of examples that a worker takes of a batch of this size, for each number of workers that may share it, the
+    /// greatest first. One of them is that of [`rows`](TrainSection::rows).
+    #[doc(hidden)]
+    pub fn rows_of_teams(&self, batch: usize) -> impl Iterator<Item = usize> {
+        let counts = (self.least().max(1)..=self.workers).filter(|_| self.is_elastic());
+        counts.filter(move |&count| batch.is_multiple_of(count)).map(move |count| batch / count)
+    }
+
     /// The number of examples that a step takes from the data, given the number that an update in mode sync counts as a
     /// batch.
     ///

@@ -70,8 +70,8 @@ pub(super) struct Succession {
     pub is_ready: bool,
     /// One is being asked.
     pub is_asking: bool,
-    /// The one that was asked last did not agree.
-    pub is_refused: bool,
+    /// How often one after the other that was asked did not agree.
+    pub refusals: u32,
     /// When one was asked last, and when the heir was notified of the steps that are done.
     pub asked: Option<Instant>,
     pub told: Option<Instant>,

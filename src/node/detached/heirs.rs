@@ -20,9 +20,10 @@ use crate::session::detached::{NewRun, leave_to, tell};
 
 /// The interval of the looks at heirs, and at the nodes whose heir this one is.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
-/// How long after a node was lost another is asked, and after one that did not agree: it may be asked again, with all.
+/// How long after a node was lost another is asked, and after one that did not agree, which may be asked again, with all:
+/// doubled each time, up to the second. Many refusals pass: a node may not have met this one yet.
 const ASKS_AGAIN: Duration = Duration::from_secs(2);
-const ASKS_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+const ASKS_SELDOM: Duration = Duration::from_secs(60);
 /// The interval at which the heir is notified of the steps that are done.
 const TELLS_EVERY: Duration = Duration::from_secs(1);
 /// How long a run is kept whose node is up and does not speak of it: it may have another heir by now.
@@ -49,8 +50,8 @@ pub(super) struct Heirloom {
 
 impl Succession {
     /// How long after a node was asked another one is.
-    fn pause(&self) -> Duration {
-        if self.is_refused { ASKS_AFTER_REFUSAL } else { ASKS_AGAIN }
+    pub(super) fn pause(&self) -> Duration {
+        ASKS_AGAIN.saturating_mul(1 << self.refusals.min(16)).min(ASKS_SELDOM)
     }
 }
 
@@ -93,6 +94,20 @@ impl DetachedRuns {
         master.expect(run, from.clone());
         self.keep_heirs();
         Ok(())
+    }
+
+    /// Refuses a name by which another node has left a run here: its launch would take the place of that run.
+    ///
+    /// # Errors
+    /// AlreadyExists.
+    pub(super) fn check_not_left(&self, run: SessionId) -> Result<()> {
+        match lock(&self.heirlooms).iter().find(|one| one.run == run) {
+            Some(one) => {
+                let why = format!("run {run} is under way on {}, which has left it to this node", one.task.short());
+                Err(Failure::new(Code::AlreadyExists, why))
+            }
+            None => Ok(()),
+        }
     }
 
     /// So many steps of a run of another node are done.
@@ -170,7 +185,8 @@ impl DetachedRuns {
                 }
                 None if !succession.is_asking && is_due(succession.asked, succession.pause()) => {
                     let Some(member) = master.choose_heir() else { continue };
-                    *succession = Succession { is_asking: true, asked: Some(now), ..Succession::default() };
+                    let refusals = succession.refusals;
+                    *succession = Succession { is_asking: true, asked: Some(now), refusals, ..Succession::default() };
                     drop(succession);
                     self.ask_heir(entry, member.peer);
                 }
@@ -202,12 +218,12 @@ impl DetachedRuns {
             succession.is_asking = false;
             match agreed {
                 Ok(()) => {
-                    succession.heir = Some(heir.clone());
+                    (succession.heir, succession.refusals) = (Some(heir.clone()), 0);
                     master.upgrade().into_iter().for_each(|master| master.set_heir(entry.run, heir.clone()));
                 }
                 Err(failure) => {
                     // One that is gone has not refused.
-                    succession.is_refused = failure.code != Code::Unavailable;
+                    succession.refusals = if failure.code == Code::Unavailable { 0 } else { succession.refusals + 1 };
                     tracing::debug!("{heir} is no heir of run {}: {failure}", entry.run);
                 }
             }

@@ -19,6 +19,12 @@ fn as_many_runs_start_at_a_time_as_leave_room_for_other_inquiries() {
     assert!(Start::of(&starting).is_ok());
 }
 
+#[test]
+fn a_node_that_refused_a_run_is_asked_again_soon_and_then_less_often() {
+    let pause = |refusals| entry::Succession { refusals, ..entry::Succession::default() }.pause().as_secs();
+    assert_eq!([0, 1, 4, 5, 99].map(pause), [2, 4, 32, 60, 60]);
+}
+
 async fn node(home: &temp_dir::TempDir, task: &Task) -> Node {
     let config = NodeConfig {
         task: Some(task.clone()),
@@ -72,6 +78,10 @@ async fn an_heir_keeps_the_run_of_the_node_that_left_it() {
     assert_eq!(leaves(2, run, 2).await, Err(Code::AlreadyExists));
     assert_eq!(leaves(2, run, 1).await, Err(Code::InvalidArgument), "it is not the node of that task");
     assert_eq!(leaves(1, run, 1).await, Ok(()), "its node may send it again");
+    // Its client cannot launch it here a second time, nor can anyone else.
+    let again = nodes[2].launch(Some(&tasks[0]), run, new_run(&graph)).await.unwrap_err();
+    assert_eq!(again.code, Code::AlreadyExists);
+    assert!(again.message.contains("is under way on local/1"), "{again}");
     // Nor does it take the place of a run that is under way.
     let own = NewRun::name();
     nodes[0].launch(Some(&tasks[0]), own, new_run(&graph)).await.unwrap();
