@@ -1,7 +1,8 @@
 //! The interface of a backend to a device: an engine keeps tensors in its memory and has kernels that compute on them.
 //!
 //! - **Is**: [`Engine`] and [`Value`]; `burn`, burn's backends behind them (flex; ndarray and wgpu as features);
-//!   [`adapters`], the devices of this machine; [`host`], the engine without a backend; [`rates`], a measurement of a device.
+//!   [`adapters`], the devices of this machine; [`host`], the engine without a backend; [`rates`], a measurement of a device;
+//!   [`traffic`], counts of what a GPU is asked to do.
 //! - **Knows**: host kernels and their nodes, `meshtf-loops`, burn.
 //! - **Never** knows a step, a session or a resource. It computes as TensorFlow does, or declines: then the host kernel does.
 //!
@@ -16,6 +17,7 @@ pub mod adapters;
 mod burn;
 pub mod host;
 pub mod rates;
+pub mod traffic;
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
 use super::gemm::{matrix_of_flex, products_of_flex, spread};
 use super::normalize::NormPass;
 use super::updates::{RATES, UpdateRule};
-use crate::{DeviceTensor, Memory};
+use crate::{DeviceTensor, Memory, traffic};
 
 const FOR_GPUS: &str = "compiled for GPUs alone";
 
@@ -276,6 +276,9 @@ pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
 /// If the backend lacks the dtype, for which no kernels are compiled.
 pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: BoolDType) -> B::Raw {
     let dtype = tensor.dtype();
+    if B::REMOTE {
+        traffic::uploaded(tensor.byte_len());
+    }
     let (shape, data) = tensor.into_parts();
     let shape = held(&shape);
     let data = match data {
@@ -381,6 +384,9 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
         _ if dtype.is_float() => try_read_sync(B::float_into_data(raw)),
         _ => try_read_sync(B::int_into_data(raw)),
     };
+    if B::REMOTE {
+        traffic::read(shape.dims().iter().product::<usize>() * dtype.size().unwrap_or(1));
+    }
     let data = data
         .ok_or_else(|| Failure::new(Code::Internal, "the backend cannot be waited for"))?
         .map_err(|error| Failure::new(Code::Internal, format!("the backend failed: {error}")))?;
