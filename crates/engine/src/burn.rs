@@ -13,6 +13,7 @@ mod cast;
 mod channels_first;
 mod channels_last;
 mod conv;
+mod deferred;
 mod dense;
 mod depthwise;
 mod einsum;
@@ -44,6 +45,8 @@ use std::sync::Arc;
 
 use array::Site;
 use burn_backend::DeviceOps;
+#[cfg(feature = "wgpu")]
+pub use deferred::Deferred;
 pub(crate) use memory::is_own;
 pub use memory::{Backing, download, is_handed_over};
 use meshtf_kernels::KernelNode;
@@ -155,6 +158,10 @@ impl<B: Backing> Engine for BurnEngine<B> {
         followers::kernel(self, node, followers)
     }
 
+    fn begin(&self, value: &Value) {
+        B::begin(std::slice::from_ref(value));
+    }
+
     fn small(&self) -> usize {
         // A single number is more useful on the host even for a GPU: a kernel takes it without a tensor.
         if B::REMOTE { 1 } else { SMALL }
@@ -213,8 +220,29 @@ fn plain_body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
     Ok(Some((body, is_light)))
 }
 
-/// As [`body`], with the backend's kernels alone.
+/// As [`body`], with the backend's kernels alone. On a GPU, values that can wait are computed when they are needed.
 fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    let at_once = at_once(node, site)?;
+    if !B::REMOTE {
+        return Ok(at_once);
+    }
+    let Some(op) = deferred::Deferral::of(node)? else { return Ok(at_once) };
+    let (mut other, is_light) = match at_once {
+        Some((other, is_light)) => (Some(other), is_light),
+        None => (None, true),
+    };
+    let body: Body<B> = Box::new(move |site, inputs| match B::deferred(&op, inputs, &site.device, site.bools)? {
+        EngineOutcome::Declined(inputs) => match &mut other {
+            Some(other) => other(site, inputs),
+            None => Ok(EngineOutcome::Declined(inputs)),
+        },
+        done => Ok(done),
+    });
+    Ok(Some((body, is_light)))
+}
+
+/// As [`of_backend`], computed at once.
+fn at_once<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_differentiable() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
         return Ok(None);

@@ -56,6 +56,9 @@ pub enum Memory {
     NdArray(burn_ndarray::NdArrayTensor),
     #[cfg(feature = "wgpu")]
     Wgpu(Box<burn_wgpu::CubeTensor>),
+    /// As `Wgpu`, maybe not computed yet.
+    #[cfg(feature = "wgpu")]
+    Deferred(burn::Deferred),
 }
 
 /// Inputs or outputs of an engine's kernel.
@@ -157,6 +160,9 @@ pub trait Engine: Send + Sync {
     /// ResourceExhausted or Internal if the engine fails.
     fn upload(&self, tensor: Tensor) -> Result<Value>;
 
+    /// Begins to compute a value that an engine would compute when it is needed, together with others.
+    fn begin(&self, _value: &Value) {}
+
     /// The number of elements up to which a tensor is better kept on the host.
     fn small(&self) -> usize;
 
@@ -239,7 +245,11 @@ impl Value {
     pub fn byte_len(&self) -> usize {
         match self {
             #[cfg(feature = "wgpu")]
-            Value::Device(DeviceTensor { memory, .. }) if matches!(**memory, Some(Memory::Wgpu(_))) => 0,
+            Value::Device(DeviceTensor { memory, .. })
+                if matches!(**memory, Some(Memory::Wgpu(_) | Memory::Deferred(_))) =>
+            {
+                0
+            }
             _ => self.element_bytes(),
         }
     }
