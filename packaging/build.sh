@@ -4,15 +4,12 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
 
-# How large a function may be that is inlined once the whole program is linked; hot loops have been by then. LLVM's own 250 makes
-# the binary a seventh larger, and no faster.
-inline=50
 target=${1:-}
-link=()
+link=("${whole_program[@]}")
 # The table of addresses that the loader adds to the program's own takes a bit for each instead of 24 bytes: a twentieth of the file, all
 # of which the loader reads. Loaders know that form from glibc 2.36 on; an older one builds, and gets, the other.
 if [[ ${target:-$(host)} == x86_64-unknown-linux-gnu ]] && is_at_least 2.36 "$(glibc_version)"; then
-    link=(-C link-arg=-Wl,-z,pack-relative-relocs)
+    link+=(-C link-arg=-Wl,-z,pack-relative-relocs)
 fi
 folder=${CARGO_TARGET_DIR:-$root/target}
 flags=(--manifest-path "$root/Cargo.toml" --profile dist --bin meshtf ${JOBS:+--jobs "$JOBS"})
@@ -24,5 +21,5 @@ if [ -n "$target" ]; then
     flags+=(--target "$target")
     folder=$folder/$target
 fi
-"${CARGO:-cargo}" rustc "${flags[@]}" "${features[@]}" -- -C "llvm-args=-inline-threshold=$inline" "${link[@]}" >&2
+"${CARGO:-cargo}" rustc "${flags[@]}" "${features[@]}" -- "${link[@]}" >&2
 echo "$folder/dist/meshtf"

@@ -48,6 +48,12 @@ Provides-Extra: bfloat16
 Requires-Dist: ml_dtypes>=0.3; extra == "bfloat16"
 Provides-Extra: progress
 Requires-Dist: tqdm>=4; extra == "progress"
+Provides-Extra: sklearn
+Requires-Dist: scikit-learn>=1.6; extra == "sklearn"
+Provides-Extra: torch
+Requires-Dist: torch>=2; extra == "torch"
+Requires-Dist: onnx>=1.16; extra == "torch"
+Requires-Dist: onnxscript>=0.1; extra == "torch"
 Classifier: Programming Language :: Python :: 3
 Classifier: Programming Language :: Rust
 Classifier: Operating System :: POSIX :: Linux

@@ -10,8 +10,7 @@ out=${1:-$root/target/wheel}
 folder=${CARGO_TARGET_DIR:-$root/target}
 python=${PYTHON:-python3}
 profile=${PROFILE:-dist}
-# As in build.sh.
-flags=(-C llvm-args=-inline-threshold=50)
+flags=("${whole_program[@]}")
 if "$python" -m ziglang version >/dev/null 2>&1; then
     mkdir -p "$folder/wheel"
     linker=$(realpath "$folder/wheel")/zig-cc

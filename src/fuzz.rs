@@ -80,7 +80,7 @@ fn graph_def(bytes: &[u8]) -> bool {
 fn saved_model(bytes: &[u8]) -> bool {
     use meshtf_graph::graphdef::meta;
     if meshtf_onnx::is_model(bytes) {
-        return meshtf_onnx::describe(bytes).is_ok();
+        return meshtf_onnx::describe(&bytes::Bytes::copy_from_slice(bytes)).is_ok();
     }
     match meta::is_meta_graph(bytes) {
         true => meta::read_meta_graph(bytes).is_ok(),

@@ -1,6 +1,26 @@
 //! Plans: a graph, pruned for a run, placed on devices and split into pieces. [`Client::explain`](crate::Client::explain) returns
 //! one.
 
+/// The expected work of a device in a step of a plan that was placed by cost.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use meshtf::plan::DeviceEstimate;
+///
+/// /// Whether faster memory would help more than a faster processor.
+/// fn is_bound_by_memory(of: &DeviceEstimate) -> bool {
+///     of.memory > of.arithmetic + of.calls
+/// }
+/// let device = "/job:worker/task:0/device:CPU:0".parse()?;
+/// let [arithmetic, memory, calls, receives] = [2, 5, 1, 0].map(Duration::from_millis);
+/// let of = DeviceEstimate { device, arithmetic, memory, calls, receives };
+/// assert!(is_bound_by_memory(&of));
+/// assert_eq!(of.computes(), Duration::from_millis(8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::plan::DeviceEstimate;
 /// The expectation of a plan that was placed by cost.
 ///
 /// ```
@@ -37,6 +57,42 @@ pub use meshtf_graph::plan::Estimate;
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::plan::Mode;
+/// Another choice of devices than that of a plan that was placed by cost.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use meshtf::plan::{Estimate, NextBest, PathEstimate};
+///
+/// /// The factor by which the next best plan is slower.
+/// fn gain(estimate: &Estimate) -> Option<f64> {
+///     Some(estimate.next.as_ref()?.step.as_secs_f64() / estimate.step.as_secs_f64())
+/// }
+/// let devices = vec!["/job:worker/task:0/device:CPU:0".parse()?];
+/// let next = Some(NextBest { devices, step: Duration::from_millis(30) });
+/// let path = PathEstimate { computes: Duration::from_millis(20), ..PathEstimate::default() };
+/// let estimate = Estimate { step: path.computes, alone: None, devices: Vec::new(), path, next };
+/// assert_eq!(gain(&estimate), Some(1.5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::plan::NextBest;
+/// The parts of the chain of nodes and transfers that ends last in a step.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use meshtf::plan::PathEstimate;
+///
+/// /// The share of a step in which a faster network would help.
+/// fn in_transfers(path: &PathEstimate) -> f64 {
+///     path.transfers.as_secs_f64() / (path.computes + path.transfers).as_secs_f64()
+/// }
+/// let [computes, transfers] = [30, 10].map(Duration::from_millis);
+/// assert_eq!(in_transfers(&PathEstimate { computes, transfers, crossings: 2 }), 0.25);
+/// ```
+#[doc(inline)]
+pub use meshtf_graph::plan::PathEstimate;
 /// The nodes of a plan on one device.
 ///
 /// ```

@@ -7,6 +7,7 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use meshtf_graph::graphdef::meta;
 use meshtf_graph::{Beside, FormatError, Program};
 pub use meshtf_onnx::Tuning;
@@ -82,19 +83,20 @@ impl Ports {
 /// The error, its location in the file, and the remedy.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
-    read_beside(bytes, &mut |file, _| Err(Failure::invalid(refuse(file)))).map(|(program, _)| program)
+    read_beside(&Bytes::copy_from_slice(bytes), &mut |file, _| Err(Failure::invalid(refuse(file))))
+        .map(|(program, _)| program)
 }
 
 /// As [`read`]; `beside` reads the files next to the program that may hold its constants.
 ///
 /// # Errors
 /// As [`read`], and if such a file cannot be read.
-pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<(Program, Ports), FormatError> {
+pub fn read_beside(bytes: &Bytes, beside: &mut Beside) -> Result<(Program, Ports), FormatError> {
     read_tuned(bytes, beside, Tuning::default())
 }
 
 /// As [`read_beside`]; parts of an ONNX model are read in another way.
-fn read_tuned(bytes: &[u8], beside: &mut Beside, tuning: Tuning) -> Result<(Program, Ports), FormatError> {
+fn read_tuned(bytes: &Bytes, beside: &mut Beside, tuning: Tuning) -> Result<(Program, Ports), FormatError> {
     if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
         return saved::program(saved::served(bytes)?, (None, Path::new("")), None);
     }
@@ -131,7 +133,7 @@ pub fn has_initializers(bytes: &[u8]) -> bool {
 /// As [`read_beside`]; if there is no such signature, or the values do not fit.
 pub fn read_at(
     path: &Path,
-    bytes: &[u8],
+    bytes: &Bytes,
     beside: &mut Beside,
     signature: Option<&str>,
     tuning: Tuning,

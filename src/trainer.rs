@@ -5,6 +5,7 @@ pub mod answers;
 mod checkpoint;
 mod constants;
 mod dealer;
+mod elastic;
 mod evaluated;
 mod evaluation;
 mod feed;
@@ -29,6 +30,7 @@ pub mod weights;
 mod worker_files;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -36,11 +38,12 @@ use self::answers::answers;
 use self::checkpoint::{Folder, Kept};
 use self::constants::Constants;
 pub use self::constants::evaluations as evaluation_constants;
+use self::elastic::{Course, Elastic};
 pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
-pub use self::observer::{Error, Observed, Observer};
+pub use self::observer::{Ended, Error, How, Observed, Observer};
 pub use self::rows::DataFile;
 pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
@@ -177,9 +180,11 @@ pub struct Trainer {
     /// Whether best weights of another training may be replaced.
     replaces_best: bool,
     /// Weights that replace the initial values.
-    weights: Option<Weights>,
+    weights: Option<Arc<Weights>>,
     numerics: Option<Numerics>,
     holders: Holders,
+    /// If workers that share each batch may come and go.
+    elastic: Option<Elastic>,
 }
 
 /// The extent of a training: the numbers of its trained variables, and its examples.
@@ -215,54 +220,6 @@ impl From<Examples> for TrainingData {
     fn from(train: Examples) -> Self {
         TrainingData { train, evaluate: None, fits: Fits::new() }
     }
-}
-
-/// The end of a training: why, and after which step.
-///
-/// ```
-/// use meshtf::train::{Ended, How};
-///
-/// /// The exit code of a program that trains: 3 if there are steps left.
-/// fn exit_code(ended: &Ended) -> u8 {
-///     if ended.how == How::Stopped { 3 } else { 0 }
-/// }
-/// let ended = Ended { start: 100, step: 250, how: How::Stopped };
-/// assert_eq!((exit_code(&ended), ended.step - ended.start), (3, 150));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Number of steps done when it began.
-    pub start: u64,
-    /// Number of steps done now.
-    pub step: u64,
-    /// The reason.
-    pub how: How,
-}
-
-/// The reason for the end of a training.
-///
-/// ```
-/// use meshtf::train::How;
-///
-/// fn reason(how: How) -> &'static str {
-///     match how {
-///         How::Done => "all steps are done",
-///         How::Enough => "the accuracy does not grow any more",
-///         How::Stopped => "it was stopped",
-///         _ => "it ended",
-///     }
-/// }
-/// assert_eq!(reason(How::Done), "all steps are done");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum How {
-    /// All steps are done.
-    Done,
-    /// The value that the section `evaluate` watches has not improved for as long as the section allows.
-    Enough,
-    /// `stop` was ready.
-    Stopped,
 }
 
 impl Trainer {
@@ -326,7 +283,9 @@ impl Trainer {
         let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => Weights::add_fed(graph, At::path(path)).map(|(graph, weights)| (graph, Some(weights)))?,
+            Some(path) => {
+                Weights::add_fed(graph, At::path(path)).map(|(graph, weights)| (graph, Some(Arc::new(weights))))?
+            }
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {
@@ -334,6 +293,7 @@ impl Trainer {
                        \"backup\" to 0 to find the node";
             return Err(Error::Sections(why.to_owned()));
         }
+        let elastic = sections.train.is_elastic().then(|| Elastic::of(&graph));
         let mut job = job(graph, &sections, &parts, 2 * block, options.check_numerics).map_err(wrong)?;
         sections.init = init?;
         let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
@@ -365,6 +325,7 @@ impl Trainer {
             weights,
             numerics,
             holders: Holders::default(),
+            elastic,
         })
     }
 
@@ -452,34 +413,45 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
-        if let Some(folder) = self.folder.as_ref().filter(|_| !self.resume) {
-            folder.begin_anew(self.replaces_best)?;
-        }
-        if let Some(folder) = &self.folder {
-            folder.clean();
-        }
+        self.clear_folder()?;
         // The remains of a killed training may still run, for as long as its nodes wait for its return.
         session.claim(self.claimed()).await?;
-        let ended = self.run_alone(session, observer, stop).await;
+        let ended = self.run_alone(session, observer, stop, &mut Course::default()).await;
         // A session that has ended has no claims any more.
         let _ = session.disclaim().await;
-        ended
+        // No worker is waited for.
+        ended.map(|(start, how, step)| Ended { start, step, how: how.unwrap_or(How::Stopped) })
     }
 
-    /// As [`run_until`](Trainer::run_until), while no other session trains the same variables.
+    /// Refuses a folder with the states of another training, and removes the parts of interrupted saves.
+    fn clear_folder(&self) -> Result<(), Error> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        if !self.resume {
+            folder.begin_anew(self.replaces_best)?;
+        }
+        folder.clean();
+        Ok(())
+    }
+
+    /// As [`run_until`](Trainer::run_until), while no other session trains the same variables, from the state that the course
+    /// has. Returns the first and the last step, and why it ended: `None` if the workers are to be others.
     async fn run_alone(
         &self,
         session: &Session,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
-    ) -> Result<Ended, Error> {
+        course: &mut Course,
+    ) -> Result<(u64, Option<How>, u64), Error> {
         let updates = !self.sections.train.updates.is_empty() || self.job.graph.find(UPDATES).is_some();
         let of = |start: u64| Workers::of(&self.sections.train, self.names_of_workers(), updates, (start, self.steps));
         let there = of(0);
         self.drain(session, &there).await?;
-        let start = self.begin(session, observer).await?;
+        let start = match &course.copy {
+            Some(copy) => self.restore(session, &copy.values).await.map(|()| copy.step)?,
+            None => self.begin(session, observer).await?,
+        };
         if start >= self.steps {
-            return Ok(Ended { start, step: start, how: How::Done });
+            return Ok((start, Some(How::Done), start));
         }
         let workers = there.beginning_with(of(start).dealer);
         let run = async {
@@ -488,7 +460,7 @@ impl Trainer {
             }
             self.level(session, |_| true).await?;
             observer.begins(start)?;
-            self.train(session, start, observer, stop, &workers).await
+            self.train(session, start, observer, stop, (&workers, course)).await
         };
         let living = workers.living().into_iter().flat_map(|worker| &self.job.held[worker]);
         let loads: Vec<&str> = living.flatten().map(|held| held.load.as_str()).collect();
@@ -521,14 +493,14 @@ impl Trainer {
         start: u64,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
-        workers: &Workers,
-    ) -> Result<Ended, Error> {
+        (workers, course): (&Workers, &mut Course),
+    ) -> Result<(u64, Option<How>, u64), Error> {
         let (fed, before) = (AtomicU64::new(start), self.counted(session).await?);
         let feed = self.feed(session, start, &fed, workers);
         let (beside, absent) = (self.beside(session, start, workers), self.absent(session, start, workers));
         let looking = self.look_for_lost(session, workers);
         let feeding = async { futures::future::try_join4(feed, beside, absent, looking).await };
-        let stepping = self.step(session, start, observer, stop, (workers, before));
+        let stepping = self.step(session, start, observer, stop, (workers, before, course));
         tokio::pin!(feeding, stepping);
         let mut is_fed = false;
         let unfed = loop {
@@ -537,7 +509,7 @@ impl Trainer {
                     Ok(_) => is_fed = true,
                     Err(error) => break error,
                 },
-                ended = &mut stepping => return ended.map(|(how, step)| Ended { start, step, how }),
+                ended = &mut stepping => return ended.map(|(how, step)| (start, how, step)),
             }
         };
         // The steps that have their batches are finished first, so that the saved state is whole.
@@ -550,7 +522,7 @@ impl Trainer {
             return Err(Error::Input(why));
         }
         tokio::select! {
-            ended = &mut stepping => ended.map(|(how, step)| Ended { start, step, how }),
+            ended = &mut stepping => ended.map(|(how, step)| (start, how, step)),
             waited = self.reach(session, before.saturating_add(last - start)) => {
                 waited?;
                 self.save(session, last, true, &mut ()).await?;

@@ -1,6 +1,7 @@
 //! `meshtf export` and `meshtf import`: a training's state, or a graph with weights, in the forms of other programs, and back.
 
 mod graph;
+mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -9,7 +9,8 @@ use super::reach::seconds;
 pub(super) struct GuardArgs {
     /// Least time between two copies of the state to the memory of other tasks, in seconds, or off: if a task is lost and its
     /// name is taken again within 60 s, the steps continue from the newest copy. The first is taken after that time. Copies are
-    /// taken less often where they would cost more than 3 % of the time. A line says why steps are not guarded; of submit, only
+    /// taken less often where they would cost more than 3 % of the time. A training whose "workers" have a "min" and a "max"
+    /// keeps the copies itself, and continues without a lost worker. A line says why steps are not guarded; of submit, only
     /// if this is given [default: 0.5 if the mesh has several tasks]
     #[arg(long, value_name = "TIME|off", value_parser = guard)]
     guard: Option<Guarding>,

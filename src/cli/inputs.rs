@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 pub(super) use meshtf::program_file::load::Files;
 use meshtf::program_file::{self, Ports, Tuning, load};
 use meshtf::trainer::Fits;
@@ -12,13 +13,13 @@ use meshtf::trainer::unseen::Unseen;
 use meshtf::trainer::weights::At;
 use meshtf::weight_file;
 use meshtf_graph::op::Role;
-use meshtf_graph::plan::{self, Signature};
+use meshtf_graph::plan::{self, PlaceBy, Signature};
 use meshtf_graph::{Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
-use meshtf_tensor::device::Task;
+use meshtf_tensor::device::{DeviceFacts, Task};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Tensor};
-use meshtf_train::file;
+use meshtf_train::file::{self, Sections};
 use meshtf_weights::map::Rules;
 
 use super::Trouble;
@@ -106,7 +107,7 @@ pub(super) fn read_noting(
 ) -> Result<Model, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
-    let bytes = read(path)?;
+    let bytes = Bytes::from(read(path)?);
     let read = load::program(path, &bytes, signature, tuning, note);
     let (mut program, ports) = read.map_err(|error| match error {
         FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
@@ -116,7 +117,8 @@ pub(super) fn read_noting(
         },
     })?;
     let graph = load::graph(std::mem::take(&mut program.nodes), &bytes).map_err(|failure| at(&failure.message))?;
-    Ok((program, graph, bytes, ports))
+    // Nobody else has them: they are not copied.
+    Ok((program, graph, bytes.into(), ports))
 }
 
 /// The reason why a file is no graph, if it is a file of another kind.
@@ -200,6 +202,16 @@ pub(super) struct StepRequest {
 }
 
 impl GraphArgs {
+    /// The graph and the sections of a file that has those of a training, unless a fetch or node is named; stdin has none.
+    pub fn training(&self) -> Result<Option<(Graph, Sections)>, Trouble> {
+        if !self.fetch.is_empty() || !self.targets.is_empty() || self.graph.as_os_str() == "-" {
+            return Ok(None);
+        }
+        let (_, graph, bytes) = read_program(&self.graph)?;
+        let sections = std::str::from_utf8(&bytes).ok().and_then(|text| file::read(text).ok());
+        Ok(sections.map(|sections| (graph, sections)))
+    }
+
     /// Reads the file and every feed, and checks them against each other.
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {
@@ -265,6 +277,19 @@ impl StepRequest {
             targets: self.targets.clone(),
             ..Signature::default()
         }
+    }
+
+    /// Divides constants that no device has the memory for, if the graph is placed by cost.
+    pub fn divide(&mut self, place_by: PlaceBy, devices: &[DeviceFacts]) -> Result<(), Trouble> {
+        if place_by == PlaceBy::Cost {
+            let fed = self.feeds.iter().map(|(tensor, _)| tensor);
+            let named: Vec<&str> =
+                fed.chain(&self.fetches).chain(&self.targets).chain(&self.init).map(String::as_str).collect();
+            if let Some(parts) = plan::divided(&self.graph, devices, &named)? {
+                self.graph = parts;
+            }
+        }
+        Ok(())
     }
 
     /// The graph with a placeholder of the fed shape for each fed tensor, for planning without the values. If the

@@ -104,7 +104,7 @@ fn report(path: &Path) -> Result<Report, Trouble> {
         return Ok(of_weights(listed));
     }
     let file = program_file::file_of(path);
-    let bytes = read(&file)?;
+    let bytes = bytes::Bytes::from(read(&file)?);
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
     let mut files = super::inputs::Files::in_folder(&folder);
     let mut beside = |name: &str, range| files.read(name, range);

@@ -1,6 +1,9 @@
-//! `meshtf plan`: the load of each device, the device of every node and why, and every transfer, without running anything.
+//! `meshtf plan`: the load of each device, the device of every node and why, and every transfer, without running anything; and
+//! estimates for more tasks.
 
 mod draw;
+mod estimate;
+mod expected;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,17 +13,18 @@ use meshtf::Client;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::weights::{At, check_weights};
 use meshtf_engine::adapters::BackendChoice;
-use meshtf_graph::plan::{Estimate, Plan, Total, Why, totals};
+use meshtf_graph::plan::{Plan, Total, Why, totals};
 use meshtf_tensor::device::{DeviceName, Task};
 use meshtf_tensor::memory::Bytes;
 use serde_json::json;
 
+use self::estimate::{Estimated, Step};
 use super::inputs::{GraphArgs, MapArgs};
 use super::paint::{Paint, Tone};
 use super::place::PlaceArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
-use super::{Exit, Outcome, complete, output};
+use super::{Exit, Outcome, Trouble, complete, output};
 
 /// Rows of a table unless all are requested.
 const MAX_LISTED: usize = 20;
@@ -30,13 +34,21 @@ const MAX_LISTED: usize = 20;
 /// Prints a table of the devices first: the number of nodes, the bytes of variables, the most bytes of values at a time (PEAK, if
 /// nodes run one by one and each value lasts until its last use), the bytes that the device sends and receives in a step, and its
 /// memory. Sizes that only a run determines are left out.
+///
+/// A plan by cost has the expected time of a step: what each device does, the critical path, and the next best choice of devices.
+/// --estimate plans nothing: it prints the expected throughput of 1, 2, 4, ... 256 tasks with links of 1, 10 and 100 Gbit/s, by
+/// the measured rates of the fastest device, or of --target's. A file with a section "train", or a step that updates variables by
+/// gradients, counts as a training: of workers that sum gradients around a ring (mode mirrored) or with a parameter server, with
+/// the batch divided among them and with a whole batch for each. Any other step counts as replicas that answer requests.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf plan graph.json
   meshtf plan graph.json --nodes          every node and transfer
   meshtf plan graph.json --local          without a mesh, like `meshtf run`
-  meshtf plan graph.json --place auto     by cost, with the expected time
+  meshtf plan graph.json --place auto     by cost, with the expected time and the next best plan
+  meshtf plan digits.json --estimate      where more workers stop paying
+  meshtf plan model.onnx --estimate --batch 1
   meshtf plan graph.json --svg > plan.svg
   meshtf plan graph.json --dot | dot -Tpng > plan.png
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
@@ -54,6 +66,12 @@ pub struct Args {
     soft_placement: bool,
     #[command(flatten)]
     place: PlaceArgs,
+    /// Print the expected throughput of 1 to 256 tasks on networks of 1, 10 and 100 Gbit/s, and where more stop paying
+    #[arg(long, conflicts_with_all = ["place", "nodes", "dot", "svg"])]
+    estimate: bool,
+    /// Number of examples of a step, where placeholders take any number [default: the training's]
+    #[arg(long, value_name = "N", requires = "estimate", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
     /// List every node and transfer, not only the first 20 of each
     #[arg(long)]
     nodes: bool,
@@ -76,9 +94,12 @@ pub struct Args {
 }
 
 pub(super) async fn plan(args: Args) -> Outcome {
+    if args.estimate {
+        return estimated(args).await;
+    }
     let map = args.map.rules()?;
     let weights = args.weights.as_deref().map(|path| At { map: map.as_ref(), ..At::path(path) });
-    let job = args.graph.read(weights)?;
+    let mut job = args.graph.read(weights)?;
     if let Some(at) = weights {
         check_weights("--weights", &job.graph, at)?;
     }
@@ -89,6 +110,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None), Arc::default()).await?
     };
+    job.divide(place_by, &reached.cluster().facts())?;
     let graph = job.graph_as_fed();
     let plan = reached.explain(&graph, None, job.signature(), options).await;
     let plan = plan.map_err(|failure| {
@@ -108,6 +130,34 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         let most = if args.nodes { usize::MAX } else { MAX_LISTED };
         output::line(&as_text(Paint::stdout(), &plan, &totals, most))?
+    }
+    Ok(Exit::Ok)
+}
+
+/// Prints what a step would take on more tasks.
+async fn estimated(args: Args) -> Outcome {
+    let batch = args.batch.map(|batch| batch as usize);
+    let step = match args.graph.training()? {
+        Some((graph, sections)) => Step::of_training(graph, &sections, batch)?,
+        None => {
+            let job = args.graph.read(None)?;
+            Step::new(&job.graph_as_fed(), job.signature(), batch)?
+        }
+    };
+    let target = args.target.as_ref();
+    let reached = if args.local {
+        Reached::local(Vec::new(), target, BackendChoice::default(), None, &Arc::default())?
+    } else {
+        args.mesh.reach_for(Vec::new(), target, Deadline::after(None), Arc::default()).await?
+    };
+    let mut devices = reached.cluster().facts();
+    reached.close().await;
+    devices.retain(|device| target.is_none_or(|target| device.name.task == *target));
+    let estimated = Estimated::of(&step, &devices)?;
+    if args.json {
+        output::json_value(&estimated.as_json())?
+    } else {
+        output::line(&estimated.as_text(Paint::stdout()))?
     }
     Ok(Exit::Ok)
 }
@@ -167,13 +217,7 @@ fn as_json(plan: &Plan, totals: &BTreeMap<DeviceName, Total>) -> serde_json::Val
             })
         })
         .collect();
-    let expected = plan.estimate.as_ref().map(|estimate| {
-        let alone = estimate
-            .alone
-            .as_ref()
-            .map(|(device, step)| json!({ "device": device.to_string(), "step_seconds": step.as_secs_f64() }));
-        json!({ "step_seconds": estimate.step.as_secs_f64(), "alone": alone })
-    });
+    let expected = plan.estimate.as_ref().map(expected::as_json);
     json!({ "devices": devices, "totals": totals, "nodes": nodes, "transfers": transfers, "expected": expected })
 }
 
@@ -202,7 +246,7 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
         }
     }
     if let Some(estimate) = &plan.estimate {
-        text.push_str(&format!("\n{}", paint.tone(Tone::Strong, expected(estimate))));
+        text.push_str(&format!("\n\n{}", expected::as_text(paint, plan, estimate)));
     }
     text.push_str("\n\n");
     let nodes = plan.placements.iter().take(most).map(|placement| {
@@ -246,15 +290,6 @@ fn as_text(paint: Paint, plan: &Plan, totals: &BTreeMap<DeviceName, Total>, most
         paint.tone(Tone::Strong, format_args!("{} per step{rest}", Bytes(known as usize)))
     ));
     text
-}
-
-/// The sentence about the expected time of a step.
-fn expected(estimate: &Estimate) -> String {
-    let step = estimate.step;
-    match &estimate.alone {
-        Some((device, alone)) => format!("expected: {step:.1?} per step; {alone:.1?} if all is on {device}"),
-        None => format!("expected: {step:.1?} per step; no device alone has the memory for it"),
-    }
 }
 
 /// The number of rows that a table omits, and the flag that shows them.

@@ -85,13 +85,15 @@ pub(super) async fn serve(args: Args, budget: Arc<Budget>) -> Outcome {
     let map = args.map.rules()?;
     let averages = args.averages;
     let at = args.weights.as_deref().map(|path| At { path, which: Which::Best, averages, map: map.as_ref() });
-    let job = args.graph.read(at)?;
+    let mut job = args.graph.read(at)?;
     let model = model(&args, &job)?;
     let token = read_token("--http-token-file", args.http_token_file.as_deref())?;
     let config = DoorConfig { address: args.http, token };
     let reached = args.host.reach(job.tasks(), &budget).await?;
     let reached = Arc::new(reached);
     let served = async {
+        let place_by = args.place.rule(&job.graph, args.host.target.is_some());
+        job.divide(place_by, &reached.cluster().facts())?;
         let opening = Opening::read(&args, &job, at)?;
         let door = open(opening, model, config, &reached).await.map_err(|trouble| job.explained(trouble))?;
         // As with a node, a signal is the way to end it.

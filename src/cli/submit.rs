@@ -170,11 +170,12 @@ fn numbers(fetched: &[Fetched]) -> String {
 
 pub(super) async fn submit(mut args: Args) -> Outcome {
     let map = args.steps.map.rules()?;
-    let job = args.graph.read(args.steps.weights(map.as_ref()))?;
+    let mut job = args.graph.read(args.steps.weights(map.as_ref()))?;
     args.steps.check(&job)?;
     args.steps.place_by = args.place.rule(&job.graph, args.target.is_some());
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
+    job.divide(args.steps.place_by, &reached.live().facts())?;
     // One step has no earlier one to go back to.
     args.steps.guard = args.guard.every(reached.live().members().count()).filter(|_| args.steps.steps > 1);
     args.steps.tells_unguarded = args.guard.is_asked();

@@ -98,7 +98,7 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "checkpoint", default_value_t = 0)]
     retries: u32,
     /// Time limit for each wait for tasks that are not up, at the start and after a loss: 30s, 10min, 2h [default: none after a
-    /// loss, and no wait at the start]
+    /// loss, and no wait at the start; 60s while a training runs whose "workers" have a "min" and a "max"]
     #[arg(long, value_name = "TIME", conflicts_with = "local", value_parser = time)]
     wait_for: Option<Duration>,
     /// Weights for the variables, in place of initial values: the folder of a training, whose best weights are used if there are
@@ -285,7 +285,7 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let outcome = async {
         // A training that continues without a lost worker does not wait for it.
         let train = &command.trainer.sections().train;
-        let waits = train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0;
+        let waits = !train.is_elastic() && (train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0);
         let is_guarded = waits && matches!(reached, Reached::Mesh { .. });
         let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
@@ -425,6 +425,9 @@ impl Command {
         if args.log.is_some() {
             trainer.report_weights();
         }
+        // Nothing is lost in one process.
+        trainer.copy_every(args.guard.every(2).filter(|_| !args.host.local));
+        args.wait_for.into_iter().for_each(|limit| trainer.wait_for(limit));
         let record = args.record_of(&read, &trainer);
         Ok(Command { args, trainer, report, attempt, record, keeper: keeper.clone() })
     }
@@ -465,7 +468,7 @@ impl Command {
         let summary = Usage::begin(trainer, reached).await;
         let mut recorded =
             Recorded { keeper: &self.keeper, reporter, names: trainer.names(), held_out, next: &mut progress };
-        let ended = self.until_interrupted(session, &mut recorded, signals).await;
+        let ended = self.until_interrupted(session, reached, &mut recorded, signals).await;
         progress.end();
         let (Ended { start, step, how }, request) = ended.map_err(|trouble| match progress.unsaved {
             Some(_) => with_last_state(trouble, args.checkpoint.as_deref()),
@@ -510,6 +513,7 @@ impl Command {
     async fn until_interrupted(
         &self,
         session: &Session,
+        reached: &Reached,
         observer: &mut dyn Observer,
         signals: &mut Signals,
     ) -> Result<(Ended, Option<Request>), Trouble> {
@@ -519,7 +523,12 @@ impl Command {
             // Its sender lives as long as this.
             let _ = stopped.await;
         };
-        let running = self.trainer.run_until(session, observer, stopped);
+        let running = async {
+            match self.trainer.is_elastic() {
+                true => self.trainer.run_among(reached, observer, stopped).await,
+                false => self.trainer.run_until(session, observer, stopped).await,
+            }
+        };
         tokio::pin!(running);
         loop {
             tokio::select! {

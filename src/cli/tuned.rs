@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use meshtf::program_file::{Ports, Tuning, extension};
 use meshtf::trainer::Error;
 use meshtf::trainer::weights::{At, names};
@@ -140,7 +141,7 @@ fn is_placeholder(graph: &Graph, name: &str) -> bool {
 /// Refuses patterns that match no initializer of a model and no variable of the nodes that were added.
 fn check_patterns(path: &Path, bytes: &[u8], patterns: &[String], graph: &Graph, ports: &Ports) -> Result<(), Trouble> {
     let at = |why: String| Trouble::input(format!("{}: {why}", path.display()));
-    let all: Vec<String> = match meshtf_onnx::describe(bytes) {
+    let all: Vec<String> = match meshtf_onnx::describe(&Bytes::copy_from_slice(bytes)) {
         Ok(model) => {
             model.weights.into_iter().filter(|weight| weight.elem.contains("float")).map(|own| own.name).collect()
         }

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
+use bytes::Bytes;
 use meshtf_graph::{FormatError, Graph, GraphError, NodeDef, Program};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{MAX_TENSOR_BYTES, MAX_TEXT_BYTES, Tensor, memory};
@@ -114,7 +115,7 @@ impl ProgramFile {
         let named = path.as_ref();
         let at = |failure: Failure| Failure { message: format!("{}: {}", named.display(), failure.message), ..failure };
         let path = &file_of(named);
-        let bytes = content(path).map_err(at)?;
+        let bytes = Bytes::from(content(path).map_err(at)?);
         let read = program(path, &bytes, signature, Tuning::default(), &mut |_, _, _| {});
         let (program, ports) = read.map_err(|error| at(error.into()))?;
         ProgramFile::checked(program, ports, &bytes).map_err(at)
@@ -127,7 +128,7 @@ impl ProgramFile {
     pub fn read(content: &[u8]) -> Result<ProgramFile> {
         let mut beside =
             |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
-        let (program, ports) = super::read_beside(content, &mut beside)?;
+        let (program, ports) = super::read_beside(&Bytes::copy_from_slice(content), &mut beside)?;
         ProgramFile::checked(program, ports, content)
     }
 
@@ -207,7 +208,7 @@ pub fn all_of(source: impl Read, known: usize) -> Result<Vec<u8>> {
 /// As [`read_at`].
 pub fn program(
     path: &Path,
-    content: &[u8],
+    content: &Bytes,
     signature: Option<&str>,
     tuning: Tuning,
     note: &mut dyn FnMut(&Path, u64, usize),

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use meshtf_checkpoint::{Checkpoint, Slice};
-use meshtf_graph::graphdef::meta::{self, MetaGraph, Port, Signature};
+use meshtf_graph::graphdef::meta::{self, ASSETS, MetaGraph, Port, Signature};
 use meshtf_graph::{Attr, FormatError, NodeDef, Program, split_tensor_name};
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
@@ -18,8 +18,6 @@ use crate::weight_file;
 const SERVE: &str = "serve";
 /// The signature that is used unless another one is named.
 const DEFAULT: &str = "serving_default";
-/// The folder of files that a SavedModel's graph reads.
-const ASSETS: &str = "assets";
 /// Most bytes of the values of all variables.
 const MAX_VALUES: usize = 4 * MAX_TENSOR_BYTES;
 /// The node that `init` runs.

@@ -8,7 +8,7 @@ use meshtf_train::file::Sections;
 use super::Error;
 
 /// The constant feeds.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Constants {
     pub steps: Vec<(String, Tensor)>,
     pub evaluations: Vec<(String, Tensor)>,

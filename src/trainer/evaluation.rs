@@ -19,6 +19,8 @@ pub(super) struct Watch {
     /// The best value, and its step.
     pub best: Option<(f64, u64)>,
     worse: u64,
+    /// The last step that was judged.
+    seen: u64,
     /// The state with that value, if it could not be written yet.
     unsaved: Option<Best>,
 }
@@ -48,7 +50,7 @@ impl Watch {
             of.and_then(|of| section.metrics.iter().position(|metric| metric == of)).map_or(0, |place| place + 1);
         let name = of.map_or_else(|| "loss".to_owned(), Clone::clone);
         let (is_greatest, patience) = (section.best.is_greatest, section.patience);
-        Watch { place, name, is_greatest, patience, best: None, worse: 0, unsaved: None }
+        Watch { place, name, is_greatest, patience, best: None, worse: 0, seen: 0, unsaved: None }
     }
 
     /// The same from the step `start` on, with the best value before it; `every` steps between evaluations.
@@ -105,7 +107,9 @@ impl Trainer {
         workers: &Workers,
     ) -> Result<bool, Error> {
         let is_over = step >= self.steps;
-        let due = |one: &&EvaluateSection| step.is_multiple_of(one.every) || is_over;
+        // Steps that are computed again were judged.
+        let is_new = watch.as_ref().is_none_or(|watch| step > watch.seen);
+        let due = |one: &&EvaluateSection| is_new && step.is_multiple_of(one.every) || is_over;
         if self.sections.evaluate.as_ref().filter(due).is_none() {
             return Ok(false);
         }
@@ -138,6 +142,7 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<bool, Error> {
         let verdict = watch.look(step, means);
+        watch.seen = step;
         if let (Verdict::Better, Some(_), Some((value, step))) = (&verdict, &self.folder, watch.best) {
             watch.unsaved = Some(Best { value, step, values: self.whole(session, step).await? });
         }

@@ -261,7 +261,7 @@ impl Workers {
 }
 
 /// Whether a run failed because a task is gone.
-fn is_loss(failure: &Failure) -> bool {
+pub(super) fn is_loss(failure: &Failure) -> bool {
     failure.code == Code::Unavailable || failure.reason == Some(Reason::TaskDown)
 }
 

@@ -10,6 +10,54 @@ use meshtf_tensor::failure::{Code, Failure};
 
 use super::Evaluated;
 
+/// The end of a training: why, and after which step.
+///
+/// ```
+/// use meshtf::train::{Ended, How};
+///
+/// /// The exit code of a program that trains: 3 if there are steps left.
+/// fn exit_code(ended: &Ended) -> u8 {
+///     if ended.how == How::Stopped { 3 } else { 0 }
+/// }
+/// let ended = Ended { start: 100, step: 250, how: How::Stopped };
+/// assert_eq!((exit_code(&ended), ended.step - ended.start), (3, 150));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Number of steps done when it began.
+    pub start: u64,
+    /// Number of steps done now.
+    pub step: u64,
+    /// The reason.
+    pub how: How,
+}
+
+/// The reason for the end of a training.
+///
+/// ```
+/// use meshtf::train::How;
+///
+/// fn reason(how: How) -> &'static str {
+///     match how {
+///         How::Done => "all steps are done",
+///         How::Enough => "the accuracy does not grow any more",
+///         How::Stopped => "it was stopped",
+///         _ => "it ended",
+///     }
+/// }
+/// assert_eq!(reason(How::Done), "all steps are done");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// All steps are done.
+    Done,
+    /// The value that the section `evaluate` watches has not improved for as long as the section allows.
+    Enough,
+    /// `stop` was ready.
+    Stopped,
+}
+
 /// The result of an observer: its error ends the training.
 ///
 /// ```

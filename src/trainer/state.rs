@@ -1,5 +1,6 @@
 //! The values of a training's variables: the first ones, the saved ones, and saving.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshtf_tensor::Tensor;
@@ -40,12 +41,7 @@ impl Trainer {
                     self.folder.as_ref().map_or_else(String::new, |folder| format!("{}: ", folder.path().display()));
                 return Err(Error::input(format!("{at}there is no saved state to resume from")));
             };
-            for group in self.groups() {
-                let feeds: Vec<(&str, Tensor)> =
-                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), saved.values[i].clone())).collect();
-                let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
-                session.run().feeds(&feeds).targets(&targets).await?;
-            }
+            self.set(session, &saved.values).await?;
             observer.noted(&format!("continuing after step {} from {}", saved.step, saved.file.display()))?;
             return Ok(saved.step);
         }
@@ -59,6 +55,28 @@ impl Trainer {
         }
         session.run().target(&self.job.init).await?;
         Ok(0)
+    }
+
+    /// Gives all variables these values, which are in their order.
+    async fn set(&self, session: &Session, values: &[Tensor]) -> Result<(), Error> {
+        for group in self.groups() {
+            let feeds: Vec<(&str, Tensor)> =
+                group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
+            let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
+            session.run().feeds(&feeds).targets(&targets).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives all variables the values that those of these names had, perhaps on other workers.
+    pub(super) async fn restore(&self, session: &Session, values: &[(String, Tensor)]) -> Result<(), Error> {
+        let by_name: BTreeMap<&str, &Tensor> = values.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let of = |variable: &Variable| {
+            let missing = || Failure::new(Code::Internal, format!("the copy of the state lacks {}", variable.name));
+            by_name.get(variable.name.as_str()).map(|&value| value.clone()).ok_or_else(missing)
+        };
+        let values = self.job.variables.iter().map(of).collect::<Result<Vec<Tensor>, Failure>>()?;
+        self.set(session, &values).await
     }
 
     /// The number of updates so far, as counted by the variable that is saved with the others.
@@ -101,6 +119,14 @@ impl Trainer {
     /// state, and it would replace a better one.
     pub(super) async fn whole(&self, session: &Session, step: u64) -> Result<Vec<(String, Tensor)>, Error> {
         let values = self.values(session, |_| true).await?;
+        self.finite(step, values)
+    }
+
+    /// These values of all variables after a step.
+    ///
+    /// # Errors
+    /// As [`whole`](Trainer::whole).
+    pub(super) fn finite(&self, step: u64, values: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>, Error> {
         let trained = self.job.variables.iter().zip(&values).filter(|(variable, _)| variable.trainable);
         let is_odd = |tensor: &Tensor| {
             let mut numbers = tensor.numbers().filter(|_| tensor.dtype().is_float()).into_iter().flatten();
@@ -125,8 +151,22 @@ impl Trainer {
         is_last: bool,
         observer: &mut dyn Observer,
     ) -> Result<bool, Error> {
-        let Some(folder) = &self.folder else { return Ok(true) };
+        if self.folder.is_none() {
+            return Ok(true);
+        }
         let values = self.whole(session, step).await?;
+        self.save_values(step, values, is_last, observer).await
+    }
+
+    /// As [`save`](Trainer::save), with these values of all variables.
+    pub(super) async fn save_values(
+        &self,
+        step: u64,
+        values: Vec<(String, Tensor)>,
+        is_last: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<bool, Error> {
+        let Some(folder) = &self.folder else { return Ok(true) };
         loop {
             let (folder, values) = (folder.clone(), values.clone());
             let error = match blocking(move || folder.save(step, values)).await? {

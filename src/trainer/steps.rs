@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
 
+use super::elastic::Course;
 use super::evaluated::number;
 use super::lost::Workers;
 use super::tracing::Traces;
@@ -68,18 +69,22 @@ impl Trainer {
     }
 
     /// Runs the steps, and the work that is due between them. Once `stop` is ready, the steps that have begun are finished, so
-    /// that the saved state is whole. `counted` is the number of updates before the step `start`.
+    /// that the saved state is whole. `counted` is the number of updates before the step `start`. Returns the last step, and
+    /// `None` if the workers are to be others from there on: the course then has a copy of the state.
     pub(super) async fn step(
         &self,
         session: &Session,
         start: u64,
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
-        (workers, counted): (&Workers, u64),
-    ) -> Result<(How, u64), Error> {
+        (workers, counted, course): (&Workers, u64, &mut Course),
+    ) -> Result<(Option<How>, u64), Error> {
         tokio::pin!(stop);
         let (mut step, mut pace, mut stops, mut version) = (start, 1, false, None);
-        let mut watch = self.watch(start, observer)?;
+        if course.watch.is_none() {
+            course.watch = self.watch(start, observer)?;
+        }
+        course.begins(start);
         let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
             let count = self.next_stop(step, pace, &traces.steps) - step;
@@ -106,6 +111,7 @@ impl Trainer {
             let count = heard(segment, stop.as_mut(), &mut stops).await?;
             workers.stepped();
             step += count;
+            course.reached(step);
             workers.report(step, observer)?;
             let took = began.elapsed().as_secs_f64().max(1e-6);
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
@@ -120,7 +126,7 @@ impl Trainer {
             let between = async {
                 // A training continued from a saved state does not evaluate that step again, so it is evaluated first, even if
                 // the training is to end.
-                let looked = self.look(session, step, observer, &mut watch, workers).await;
+                let looked = self.look(session, step, observer, &mut course.watch, workers).await;
                 let kept = if saves { self.save(session, step, is_last, observer).await } else { Ok(false) };
                 // Of two errors, the first is reported.
                 let is_enough = looked?;
@@ -140,19 +146,30 @@ impl Trainer {
                 _ if is_over => How::Done,
                 _ if is_enough => How::Enough,
                 true => How::Stopped,
-                false => continue,
+                false => {
+                    let is_last = course.is_to_change();
+                    if is_last || course.is_copy_due() {
+                        let began = Instant::now();
+                        let values = heard(self.values(session, |_| true), stop.as_mut(), &mut stops).await?;
+                        course.keep(step, values, began);
+                    }
+                    match is_last {
+                        true => return Ok((None, step)),
+                        false => continue,
+                    }
+                }
             };
             if !is_kept {
                 self.save(session, step, true, observer).await?;
             }
-            if let Some(watch) = &mut watch {
+            if let Some(watch) = &mut course.watch {
                 self.save_best(watch, true, observer).await?;
             }
-            if let (How::Enough, Some(watch)) = (how, &watch) {
+            if let (How::Enough, Some(watch)) = (how, &course.watch) {
                 let (best, at) = watch.best.unwrap_or((f64::NAN, step));
                 observer.enough(step, &watch.name, best, at)?;
             }
-            return Ok((how, step));
+            return Ok((Some(how), step));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Trainings through the library, in this process.
 
+mod elastic;
 mod fed;
 mod fits;
 mod images;

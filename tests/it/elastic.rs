@@ -61,6 +61,17 @@ fn a_worker_that_updates_do_not_need_is_left_out_and_taken_in_again() {
     }
 }
 
+/// How often each example was trained, by a saved state: minus the elements of the variable w.
+fn counts(folder: &str, step: u64, examples: usize) -> Vec<f32> {
+    let bytes = state(folder, step);
+    let (length, rest) = bytes.split_first_chunk().expect("the length of the header");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    let begin = header["w"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let counts = data[begin..][..4 * examples].chunks(4).map(|bytes| -f32::from_le_bytes(bytes.try_into().unwrap()));
+    counts.collect()
+}
+
 /// The update of example i subtracts 1 from element i, so the variable counts how often each example was trained.
 #[test]
 fn each_example_is_trained_once_an_epoch_whoever_goes_or_comes() {
@@ -100,14 +111,9 @@ fn each_example_is_trained_once_an_epoch_whoever_goes_or_comes() {
     let ended = training.end().expect(0);
     let steps = (EXAMPLES / BATCH * EPOCHS) as u64;
     assert!(ended.stdout.lines().last().unwrap().starts_with(&format!("step {steps}/{steps} ")), "{}", ended.stdout);
-    let bytes = state(&folder, steps);
-    let (length, rest) = bytes.split_first_chunk().expect("the length of the header");
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let header: serde_json::Value = serde_json::from_slice(header).unwrap();
-    let begin = header["w"]["data_offsets"][0].as_u64().unwrap() as usize;
-    let counts = data[begin..][..4 * EXAMPLES].chunks(4).map(|bytes| -f32::from_le_bytes(bytes.try_into().unwrap()));
+    let counts = counts(&folder, steps, EXAMPLES);
     // The update under way at each of the two losses may have been made without being counted.
-    let odd = counts.filter(|&count| count != EPOCHS as f32).collect::<Vec<_>>();
+    let odd = counts.into_iter().filter(|&count| count != EPOCHS as f32).collect::<Vec<_>>();
     assert!(odd.len() <= 2 * BATCH && odd.iter().all(|count| (count - EPOCHS as f32).abs() <= 2.0), "{odd:?}");
 }
 
@@ -162,4 +168,118 @@ fn a_training_says_once_that_it_has_no_use_for_a_node() {
         "{}",
         ended.stderr
     );
+}
+
+/// The number after some words in the last line of a text that has them.
+fn number_after(text: &str, words: &str) -> u64 {
+    let (_, rest) = text.rsplit_once(words).unwrap_or_else(|| panic!("no {words:?}:\n{text}"));
+    rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// Workers that share each batch: a lost one is left out from a copy of the state on, and what follows is as if the training had
+/// been stopped there and continued with the others. The master may be among them.
+#[test]
+fn a_lost_worker_of_a_shared_batch_is_left_out_exactly() {
+    let modes = [("sync", r#""ps": 1, "#, "worker/1"), ("mirrored", r#""mode": "mirrored", "#, "worker/0")];
+    for (name, train, lost) in modes {
+        let sandbox = Sandbox::new();
+        let mut ps = (name == "sync").then(|| sandbox.node("ps/0"));
+        let mut workers = ["worker/0", "worker/1"].map(|name| Some(sandbox.node(name)));
+        let graph = example(&sandbox, &format!(r#""workers": {{"min": 1, "max": 2}}, {train}"#));
+        let folder = |what: &str| sandbox.path(what).display().to_string();
+        let (broken, whole) = (folder("broken"), folder("whole"));
+        // It would run for hours.
+        let words = ["train", &graph, "--report", "50", "--checkpoint", &broken, "--guard", "0.2"];
+        let training = sandbox.start(&[&words[..], &["--steps", "100000000"]].concat());
+        reach(&training, 300);
+        // Variables that are lost come from the copy, too.
+        if let Some(node) = ps.take() {
+            kill(node);
+            ps = Some(sandbox.node("ps/0"));
+            says(&training, "; 2 of 2 workers continue from step ", 1);
+            assert!(training.stderr().contains("ps/0 was lost at step "), "{}", training.stderr());
+            let from = next_step(&training);
+            reach(&training, from + 300);
+        }
+        let place = if lost == "worker/0" { 0 } else { 1 };
+        kill(workers[place].take().unwrap());
+        says(&training, "; 1 of 2 workers continues from step ", 1);
+        let from = next_step(&training);
+        reach(&training, from + 300);
+        training.signal("INT");
+        let ended = training.end();
+        assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("{lost} was lost at step ")), "{}", ended.stderr);
+        let from = number_after(&ended.stderr, "; 1 of 2 workers continues from step ") - 1;
+        assert!(from > 0 && from <= number_after(&ended.stderr, " was lost at step "), "{}", ended.stderr);
+        let steps = last_state(&broken);
+        workers[place] = Some(sandbox.node(lost));
+        // The same schedule without a loss.
+        let rest = example(&sandbox, &format!(r#""workers": 2, {train}"#));
+        let run = |graph: &str, steps: u64, more: &[&str]| {
+            let steps = steps.to_string();
+            let words = ["train", graph, "--checkpoint", &whole, "--report", "50", "--steps", &steps];
+            sandbox.run(&[&words, more].concat()).expect(0);
+        };
+        run(&rest, from, &[]);
+        let rest = example(&sandbox, &format!(r#""workers": 1, {train}"#));
+        run(&rest, steps, &["--resume"]);
+        assert!(state(&broken, steps) == state(&whole, steps), "{name}: after {from} and {steps} steps");
+    }
+}
+
+/// The update of example i subtracts 1 from element i, so the variable counts how often each example was trained.
+#[test]
+fn each_example_of_a_shared_batch_is_trained_once_an_epoch() {
+    const EXAMPLES: usize = 48;
+    const BATCH: usize = 12;
+    for (mode, ps) in [("sync", r#""ps": 1, "#), ("mirrored", "")] {
+        let sandbox = Sandbox::new();
+        sandbox.file("x.npy", npy(EXAMPLES, EXAMPLES, |i| f32::from(i / EXAMPLES == i % EXAMPLES)));
+        let graph = sandbox.file(
+            "count.json",
+            format!(
+                r#"{{"version": 1, "variables": {{"w": {{"shape": [{EXAMPLES}, 1]}}}},
+                "nodes": {{"x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, {EXAMPLES}]}}}},
+                    "xw": {{"op": "MatMul", "inputs": ["x", "w"]}}, "loss": {{"op": "Mean", "inputs": ["xw", [0, 1]]}}}},
+                "data": {{"feed": {{"x": "x.npy"}}, "batch": {BATCH}, "shuffle": 3}},
+                "train": {{"loss": "loss", "optimizer": "sgd", "rate": {BATCH}, "steps": 1000000, "mode": "{mode}", {ps}
+                    "workers": {{"min": 1, "max": 3}}}}}}"#
+            ),
+        );
+        let folder = sandbox.path("run").display().to_string();
+        let _ps = (mode == "sync").then(|| sandbox.node("ps/0"));
+        let [first, second] = ["worker/0", "worker/1"].map(|name| sandbox.node(name));
+        let words = ["train", &graph, "--checkpoint", &folder, "--report", "10"];
+        let training = sandbox.start(&words);
+        says(&training, "worker/2 is not up; 2 of 3 workers continue\n", 1);
+        reach(&training, 100);
+        let _third = sandbox.node("worker/2");
+        says(&training, "worker/2 takes part from step ", 1);
+        let more = || {
+            let from = next_step(&training);
+            reach(&training, from + 100);
+        };
+        more();
+        kill(first);
+        says(&training, "worker/0 was lost at step ", 1);
+        more();
+        let _first = sandbox.node("worker/0");
+        says(&training, "worker/0 takes part from step ", 1);
+        more();
+        // One that leaves by itself.
+        second.process.signal("TERM");
+        says(&training, "worker/1 ", 1);
+        more();
+        training.signal("INT");
+        let ended = training.end();
+        assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+        let done = last_state(&folder);
+        // To the end of an epoch, by whoever is there.
+        let steps = done.next_multiple_of((EXAMPLES / BATCH) as u64) + 4;
+        sandbox.run(&[&words[..], &["--resume", "--steps", &steps.to_string()]].concat()).expect(0);
+        let counts = counts(&folder, steps, EXAMPLES);
+        let epochs = (steps as usize * BATCH / EXAMPLES) as f32;
+        assert!(counts.iter().all(|count| *count == epochs), "{mode}: {epochs} epochs: {counts:?}");
+    }
 }

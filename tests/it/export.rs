@@ -132,3 +132,65 @@ fn ops_of_images_and_shapes_are_written() {
     refused.complains(&["ONNX cannot say a part of this graph: Digamma (node y: there is no rule for this op)"]);
     assert!(!sandbox.path("n.onnx").exists());
 }
+
+/// TensorFlow 2.21 loads the folder and gives the same answers, which was compared by hand.
+#[test]
+fn a_saved_model_has_what_fills_its_tables() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let words = sandbox.file("words.txt", "brain\nsalad\nsurgery\n");
+    // Another file of the same name.
+    std::fs::create_dir(sandbox.path("more")).unwrap();
+    std::fs::write(sandbox.path("more/words.txt"), "tarkus\ntrilogy\n").unwrap();
+    let text = r#"{"version": 1,
+        "nodes": {
+            "x": {"op": "Placeholder", "attrs": {"dtype": "string", "shape": [null]}},
+            "file": {"op": "Const", "attrs": {"dtype": "string", "value": "FILE"}},
+            "other": {"op": "Const", "attrs": {"dtype": "string", "value": "OTHER"}},
+            "lines": {"op": "HashTableV2", "attrs": {"key_dtype": "string", "value_dtype": "int64"}},
+            "records": {"op": "HashTableV2", "attrs": {"key_dtype": "string", "value_dtype": "int64", "shared_name": "records"}},
+            "again": {"op": "HashTableV2", "attrs": {"key_dtype": "string", "value_dtype": "int64", "shared_name": "records"}},
+            "years": {"op": "HashTableV2", "attrs": {"key_dtype": "int64", "value_dtype": "float32"}},
+            "seen": {"op": "MutableHashTableV2", "attrs": {"key_dtype": "int64", "value_dtype": "int64"}},
+            "fill_lines": {"op": "InitializeTableFromTextFileV2", "inputs": ["lines", "file"], "attrs": {"key_index": -2, "value_index": -1}},
+            "fill_records": {"op": "InitializeTableFromTextFileV2", "inputs": ["again", "other"], "attrs": {"key_index": -2, "value_index": -1}},
+            "fill_years": {"op": "InitializeTableV2", "inputs": ["years",
+                {"dtype": "int64", "value": [0, 1, 2]}, {"dtype": "float32", "value": [0.5, 1.5, 2.5]}]},
+            "fill": {"op": "NoOp", "control": ["fill_lines", "fill_records", "fill_years"]},
+            "line": {"op": "LookupTableFindV2", "inputs": ["lines", "x", {"dtype": "int64", "value": -1}]},
+            "record": {"op": "LookupTableFindV2", "inputs": ["records", "x", {"dtype": "int64", "value": -1}]},
+            "year": {"op": "LookupTableFindV2", "inputs": ["years", "line", {"dtype": "float32", "value": -0.5}]},
+            "known": {"op": "LookupTableFindV2", "inputs": ["seen", "line", {"dtype": "int64", "value": 7}]},
+            "sum": {"op": "AddN", "inputs": ["line", "record", "known"]},
+            "places": {"op": "AddV2", "inputs": ["sum", {"dtype": "int64", "value": 100}]}},
+        "init": ["fill"],
+        "fetch": ["places", "year"]}"#;
+    let text = text.replace("FILE", &words).replace("OTHER", &path("more/words.txt"));
+    let graph = sandbox.file("graph.json", &text);
+    let feed = r#"x=["salad","nothing","trilogy","surgery"]"#;
+    let answers = |model: &str, fetch: &str| answer(&sandbox, model, feed, fetch);
+    let wanted = [vec![107.0, 105.0, 107.0, 108.0], vec![1.5, -0.5, -0.5, 2.5]];
+    sandbox.run(&["export", &graph, "--to", &path("served/")]).expect(0);
+    let mut assets: Vec<String> = std::fs::read_dir(sandbox.path("served/assets"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assets.sort();
+    assert_eq!(assets, ["1_words.txt", "words.txt"]);
+    // Nothing but the folder is needed, and what was written is written again.
+    std::fs::remove_file(&words).unwrap();
+    std::fs::remove_dir_all(sandbox.path("more")).unwrap();
+    sandbox.run(&["export", &path("served"), "--to", &path("again/")]).expect(0);
+    for model in ["served", "again"] {
+        assert_eq!(["places", "year"].map(|fetch| answers(&path(model), fetch)), wanted, "{model}");
+    }
+    // A graph that cannot be written is refused, and nothing is written.
+    let refuse = |text: String, to: &str, part: &str| {
+        let graph = sandbox.file("refused.json", text);
+        sandbox.run(&["export", &graph, "--to", &path(to)]).expect(2).complains(&[part]);
+        assert!(!sandbox.path(to).exists());
+    };
+    refuse(text.replace(r#""init": ["fill"],"#, ""), "none/", "table lines would be empty");
+    refuse(text.clone(), "none/", "words.txt");
+    refuse(text, "none.onnx", "HashTableV2");
+}

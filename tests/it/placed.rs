@@ -51,7 +51,26 @@ fn a_model_that_no_node_holds_alone_is_divided() {
         assert!(total["variable_bytes"].as_u64().unwrap() < 190_000_000, "{total}");
     }
     assert!(plan["expected"]["alone"].is_null(), "{}", plan["expected"]);
-    assert!(plan["expected"]["step_seconds"].as_f64().unwrap() > 0.0);
+    let seconds = |value: &serde_json::Value| value.as_f64().unwrap();
+    let expected = &plan["expected"];
+    let path = &expected["critical_path"];
+    assert!(seconds(&expected["step_seconds"]) > 0.0);
+    let sum = seconds(&path["computes_seconds"]) + seconds(&path["transfers_seconds"]);
+    assert!((sum - seconds(&expected["step_seconds"])).abs() < 1e-9, "{expected}");
+    // Where processors are slow beside the link, one may compute with the variables of both.
+    let computing: Vec<&str> =
+        expected["devices"].as_array().unwrap().iter().map(|of| of["device"].as_str().unwrap()).collect();
+    assert!(!computing.is_empty() && computing.iter().all(|device| devices(&plan).contains(device)), "{expected}");
+    assert!(expected["next"].is_null(), "{expected}");
+    let text = sandbox.run(&["plan", &graph, "--place", "auto"]).expect(0).stdout;
+    for part in [
+        "no device alone has the memory",
+        "critical path: ",
+        " by cost",
+        "next best: no other choice of devices has the memory",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
 
     sandbox.run(&["submit", &graph, "--quiet", "--place", "auto"]).prints("2048.0");
     // The variables are where they were.
@@ -107,4 +126,83 @@ fn a_model_without_device_strings_and_variables_is_placed_by_cost_unless_a_task_
     assert_eq!(devices(&plan(&["--target", "t/0"])), [one]);
     // Each table has 250,000 times 0 to 7.
     sandbox.run(&["submit", &model, "--fetch", "y", "--quiet"]).prints("84000000.0");
+}
+
+/// A model of a product and one of a look-up, each with one weight of 2048 x 8192 floats, 67 MB: (row % 2) * (column % 16).
+fn with_one_weight(sandbox: &Sandbox) -> [String; 2] {
+    let weight = Tensor::from_vec(
+        vec![2048, 8192],
+        (0..2048u32 * 8192).map(|at| ((at / 8192 % 2) * (at % 16)) as f32).collect(),
+    );
+    let models = [
+        r#""x": {"op": "Fill", "inputs": [[1, 2048], 1.0]}, "y": {"op": "MatMul", "inputs": ["x", "w"]}"#,
+        r#""y": {"op": "GatherV2", "inputs": ["w", [0, 5, 2047], 0]}"#,
+    ];
+    let file = |(at, nodes): (usize, &str)| {
+        let text = format!(
+            r#"{{"version": 1, "nodes": {{"w": 1.0, {nodes}, "sum": {{"op": "Sum", "inputs": ["y", 1]}},
+            "sums": {{"op": "Cast", "inputs": ["sum"], "attrs": {{"DstT": "int64"}}}},
+            "last": {{"op": "ArgMax", "inputs": ["y", 1]}}}}}}"#
+        );
+        let mut nodes = graph::read(text.as_bytes()).expect("a graph").nodes;
+        let node = nodes.iter_mut().find(|node| node.name == "w").expect("the weight");
+        node.attrs.set("value", weight.clone().into());
+        sandbox.file(&format!("model{at}.pb"), graph::graphdef::to_binary(&nodes))
+    };
+    [file((0, models[0])), file((1, models[1]))]
+}
+
+#[test]
+fn a_weight_that_no_node_can_hold_is_divided() {
+    let sandbox = Sandbox::new();
+    let node = |name| sandbox.node_with(name, &["--memory", "60MB", "--backend", "flex"]);
+    let _nodes = ["t/0", "t/1", "t/2"].map(node);
+    let [product, rows] = with_one_weight(&sandbox);
+    let submit = |model: &str, more: &[&str]| {
+        sandbox.run(&[&["submit", model, "--fetch", "sums", "--fetch", "last", "--quiet"], more].concat())
+    };
+    // On one it does not fit.
+    submit(&product, &["--target", "t/0"]).expect(4).complains(&["ResourceExhausted"]);
+    let plan = sandbox.run(&["plan", &product, "--fetch", "sums", "--json"]).expect(0).json();
+    assert!(devices(&plan).len() >= 2, "{:?}", devices(&plan));
+    let is_there = |name: &str| plan["nodes"].as_array().unwrap().iter().any(|node| node["node"] == name);
+    assert!(is_there("w/part0") && is_there("y/part1") && !is_there("w"), "{}", plan["nodes"]);
+    // Of 2048 rows half are (column % 16): 1024 * 120 * 512 in all, and the first of the largest is column 15.
+    submit(&product, &[]).prints("sums: [62914560]\nlast: [15]");
+    // The even row has zeros alone.
+    submit(&rows, &[]).prints("sums: [    0 61440 61440]\nlast: [ 0 15 15]");
+}
+
+#[test]
+fn an_estimate_says_where_more_tasks_stop_paying() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("t/0");
+    let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train/digits.json");
+    let json = sandbox.run(&["plan", digits, "--estimate", "--json"]).expect(0).json();
+    // 64 x 64 + 64 + 64 x 10 + 10 floats.
+    assert_eq!(
+        (&json["kind"], &json["batch"], &json["gradient_bytes"]),
+        (&"training".into(), &64.into(), &19_240.into())
+    );
+    let networks = json["networks"].as_array().unwrap();
+    assert_eq!(networks.iter().map(|network| network["gigabits"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 10, 100]);
+    for network in networks {
+        let tasks: Vec<u64> =
+            network["tasks"].as_array().unwrap().iter().map(|row| row["tasks"].as_u64().unwrap()).collect();
+        assert_eq!(tasks, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    }
+    let larger = sandbox.run(&["plan", digits, "--estimate", "--batch", "512", "--json"]).expect(0).json();
+    assert!(larger["step_seconds"].as_f64() > json["step_seconds"].as_f64());
+    let text = sandbox.run(&["plan", digits, "--estimate"]).expect(0).stdout;
+    assert!(text.contains("it pays up to ") && text.contains("19.2 kB of gradients"), "{text}");
+
+    let open = r#"{"version": 1, "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 8]}},
+        "y": {"op": "Exp", "inputs": ["x"]}}, "fetch": ["y"]}"#;
+    let open = sandbox.file("open.json", open);
+    sandbox.run(&["plan", &open, "--estimate"]).expect(2).complains(&["x has the shape [?,8]", "--feed x=", "--batch"]);
+    let fed = sandbox.run(&["plan", &open, "--estimate", "--feed", "x=[[1,2,3,4,5,6,7,8]]", "--json"]).expect(0).json();
+    assert_eq!((&fed["kind"], &fed["fed_bytes"], &fed["fetched_bytes"]), (&"inference".into(), &32.into(), &32.into()));
+    let text = sandbox.run(&["plan", &open, "--estimate", "--batch", "4"]).expect(0).stdout;
+    assert!(text.contains("replicas pay up to "), "{text}");
+    sandbox.run(&["plan", &open, "--batch", "4"]).expect(2).complains(&["--estimate"]);
 }

@@ -7,8 +7,8 @@
 
 `cases.pb` is a message of cases: field 1, repeated; each has name (1), rtol (2), atol (3), model (4), inputs (5) and outputs (6),
 the latter as TensorProto, SequenceProto or OptionalProto. `models.pb` has models with random weights of the architectures that onnx
-ships; their input is computed by a formula that the test has, too. `contrib.pb` has operators of onnxruntime's own. The cases that meshtf refuses by name are in `REFUSED` of
-crates/onnx/tests/models/recorded.rs.
+ships; their input is computed by a formula that the test has, too. `contrib.pb` has operators of onnxruntime's own, `classical.pb`
+those of ai.onnx.ml. The cases that meshtf refuses by name are in `REFUSED` of crates/onnx/tests/models/recorded.rs.
 """
 
 import glob
@@ -16,6 +16,7 @@ import os
 import struct
 import sys
 
+import classical
 import numpy as np
 import onnx
 import onnxruntime
@@ -153,9 +154,36 @@ def open_squeeze():
     return nodes, {name: np.array(value, np.int64) for name, value in ints.items()}, {"x": (x, ["batch", "frames", 4])}, 1
 
 
+def windows():
+    """Windows whose padding depends on sizes that only a step tells."""
+    random = np.random.default_rng(39)
+    three = {"kernel_shape": [3, 2], "strides": [2, 3]}
+    stated = {"pads": [1, 0, 0, 1], "ceil_mode": 1}
+    ops = {
+        "max_pool_same": ("MaxPool", three | {"auto_pad": "SAME_UPPER"}),
+        "max_pool_ceil": ("MaxPool", three | stated),
+        "max_pool_dilated": ("MaxPool", three | stated | {"dilations": [2, 1]}),
+        "average_pool_same": ("AveragePool", three | {"auto_pad": "SAME_LOWER"}),
+        "average_pool_ceil": ("AveragePool", three | stated),
+        "average_pool_of_padding": ("AveragePool", three | stated | {"count_include_pad": 1}),
+        "lp_pool_same": ("LpPool", three | {"auto_pad": "SAME_UPPER"}),
+        "conv_same_upper": ("Conv", {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        "conv_same_lower": ("Conv", {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+    }
+    for name, (op, attrs) in ops.items():
+        weights = {"w": random.uniform(-1, 1, [3, 2, 3, 2]).astype(np.float32)} if op == "Conv" else {}
+        for sizes in ([7, 8], [6, 5]):
+            x = random.uniform(-1, 1, [1, 2, *sizes]).astype(np.float32)
+            node = helper.make_node(op, ["x", *weights], ["y"], **attrs)
+            yield f"open_{name}_{sizes[0]}", ([node], weights, {"x": (x, ["batch", 2, "height", "width"])}, 1)
+
+
 def contrib():
     """Models of a few nodes, with onnxruntime's answers: its own operators, and shapes that are open."""
     all = {"quantised_lstm": lstm(False), "quantised_lstm_by_column": lstm(True), "open_squeeze": open_squeeze()}
+    all |= dict(windows())
+    mel = {"bins": np.int64(20), "length": np.int64(64), "rate": np.int64(16000), "low": np.float32(80), "high": np.float32(7600)}
+    all["mel_of_constants"] = [helper.make_node("MelWeightMatrix", list(mel), ["y"])], mel, {}, 1
     for name, (nodes, weights, feeds, count) in all.items():
         infos = [
             helper.make_tensor_value_info(own, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
@@ -164,7 +192,7 @@ def contrib():
         outputs = [helper.make_empty_tensor_value_info(own) for own in nodes[-1].output]
         for output in outputs:
             output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        initializers = [numpy_helper.from_array(value, own) for own, value in weights.items()]
+        initializers = [numpy_helper.from_array(np.asarray(value), own) for own, value in weights.items()]
         graph = helper.make_graph(nodes, name, infos, outputs, initializers)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
@@ -176,8 +204,25 @@ def contrib():
         yield case(name, 1e-5, 1e-6, model, inputs, [message(value, info) for value, info in zip(values, outputs)])
 
 
+def of_ml():
+    """Classical models, with onnxruntime's answers."""
+    for name, node, x in classical.models():
+        info = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["rows", x.shape[1]])
+        # The first of two outputs is the label.
+        text = any(attr.name == "classlabels_strings" for attr in node.attribute)
+        label = onnx.TensorProto.STRING if text else onnx.TensorProto.INT64
+        scores = onnx.TensorProto.INT64 if node.op_type == "Imputer" and x.dtype == np.int64 else onnx.TensorProto.FLOAT
+        kinds = [label, scores] if len(node.output) == 2 else [scores]
+        outputs = [helper.make_tensor_value_info(own, kind, None) for own, kind in zip(node.output, kinds)]
+        graph = helper.make_graph([node], name, [info], outputs)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+        values = onnxruntime.InferenceSession(model).run(None, {"x": x})
+        yield case(name, 1e-5, 1e-6, model, [message(x, info)], [message(value, info) for value, info in zip(values, outputs)])
+
+
 os.makedirs(OUT, exist_ok=True)
-for name, all in [("cases.pb", node_cases()), ("models.pb", models()), ("contrib.pb", contrib())]:
+for name, all in [("cases.pb", node_cases()), ("models.pb", models()), ("contrib.pb", contrib()), ("classical.pb", of_ml())]:
     if sys.argv[1:] and name not in sys.argv[1:]:
         continue
     content = b"".join(all)

@@ -8,7 +8,7 @@
 //! loop (`loops`): a rule adds the nodes of one iteration, as if it were the only one.
 
 mod call;
-mod context;
+pub(crate) mod context;
 mod error;
 mod loops;
 mod named;

@@ -6,15 +6,20 @@
 
 use crate::attr::Attrs;
 use crate::op::Role;
-use crate::{Graph, Node, NodeId, Output};
+use crate::{Graph, Node, NodeId, Output, Shapes};
 
 /// The arithmetic operations of one run of a node; `None` if a size that they depend on is not known.
 pub fn operations(graph: &Graph, id: NodeId) -> Option<u64> {
+    operations_by(graph, graph.shapes(), id)
+}
+
+/// As [`operations`], by these shapes of the graph.
+pub(crate) fn operations_by(graph: &Graph, shapes: &Shapes, id: NodeId) -> Option<u64> {
     let node = graph.node(id);
     if node.op.role != Role::Compute {
         return Some(0);
     }
-    let sized = Sized { graph, node, id };
+    let sized = Sized { shapes, node, id };
     match node.op.name {
         "MatMul" | "SparseMatMul" => sized.product("transpose_a"),
         "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" => sized.product("adj_x"),
@@ -71,18 +76,18 @@ fn of_element(op: &str) -> u64 {
 
 /// A node, and the shapes around it.
 struct Sized<'g> {
-    graph: &'g Graph,
+    shapes: &'g Shapes,
     node: &'g Node,
     id: NodeId,
 }
 
 impl Sized<'_> {
     fn input(&self, index: usize) -> Option<Vec<usize>> {
-        known(self.graph, *self.node.inputs.get(index)?)
+        known(self.shapes, *self.node.inputs.get(index)?)
     }
 
     fn output(&self, port: u32) -> Option<Vec<usize>> {
-        known(self.graph, Output { node: self.id, port })
+        known(self.shapes, Output { node: self.id, port })
     }
 
     /// A matrix product: `transposed` is the attribute for a first operand that is turned.
@@ -155,8 +160,8 @@ impl Sized<'_> {
     }
 }
 
-fn known(graph: &Graph, output: Output) -> Option<Vec<usize>> {
-    graph.shapes().of(output).0?.into_iter().collect()
+fn known(shapes: &Shapes, output: Output) -> Option<Vec<usize>> {
+    shapes.of(output).0?.into_iter().collect()
 }
 
 fn elements(sizes: &[usize]) -> u64 {

@@ -4,6 +4,7 @@
 //! Pure and deterministic: the same graph, devices, facts about them and signature give the same plan, byte for byte.
 
 mod by_cost;
+mod divide;
 mod error;
 mod frame;
 mod group;
@@ -11,6 +12,7 @@ mod partition;
 mod picture;
 mod place;
 mod prune;
+pub mod scaling;
 mod simplify;
 mod summary;
 mod svg;
@@ -19,7 +21,8 @@ mod waits;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-pub use by_cost::{ByCost, Estimate, LinkRate, Measured, PlaceBy};
+pub use by_cost::{ByCost, DeviceEstimate, Estimate, LinkRate, Measured, NextBest, PathEstimate, PlaceBy};
+pub use divide::divided;
 pub use error::{PlanError, Use};
 use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};

@@ -111,6 +111,8 @@ pub enum Declarations {
 #[derive(Clone, Debug)]
 pub struct Shapes {
     state: Declarations,
+    /// Whether each loop variable is taken to keep the shape with which it enters.
+    keeps_loops: bool,
     /// By node and port; empty for nodes without facts.
     facts: Vec<Vec<Fact>>,
     /// If state is doubted: the nodes whose outputs may be references to it.
@@ -165,6 +167,14 @@ impl Shapes {
         shapes
     }
 
+    /// Estimates the shapes of a whole graph: as TensorFlow infers them, and as if each loop variable kept the shape with which
+    /// it enters. Most do, but nothing says so.
+    pub(super) fn estimated(nodes: &[Node]) -> Shapes {
+        let mut shapes = Shapes { keeps_loops: true, ..Shapes::new(Declarations::Declared) };
+        shapes.extend(nodes);
+        shapes
+    }
+
     /// Infers the shapes of the nodes that were added to a graph since its shapes were inferred.
     pub(super) fn extend(&mut self, nodes: &[Node]) {
         let first = self.facts.len();
@@ -213,7 +223,7 @@ impl Shapes {
     }
 
     fn new(state: Declarations) -> Shapes {
-        Shapes { state, facts: Vec::new(), doubted: Vec::new(), numbers: 0, conflict: None }
+        Shapes { state, keeps_loops: false, facts: Vec::new(), doubted: Vec::new(), numbers: 0, conflict: None }
     }
 
     fn grow(&mut self, nodes: usize) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use meshtf_graph::FormatError;
+use prost::bytes::Bytes;
 
 use crate::elem::Elem;
 use crate::proto::{EXTERNAL, GraphProto, NodeProto, TensorProto, TypeProto, TypeValue, ValueInfoProto};
@@ -46,7 +47,7 @@ pub struct Weight {
 ///
 /// # Errors
 /// NoGraph or TooLarge if the bytes are no model, or exceed a limit.
-pub fn describe(bytes: &[u8]) -> Result<Description, FormatError> {
+pub fn describe(bytes: &Bytes) -> Result<Description, FormatError> {
     let proto = decoded(bytes)?;
     let graph = proto.graph.unwrap_or_default();
     let shown = |domain: &str| if cx::domain(domain).is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };

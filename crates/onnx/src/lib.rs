@@ -139,13 +139,14 @@ pub fn is_model(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// NoGraph or TooLarge if the bytes are no model, or exceed a limit.
-fn decoded(bytes: &[u8]) -> std::result::Result<ModelProto, FormatError> {
+fn decoded(bytes: &Bytes) -> std::result::Result<ModelProto, FormatError> {
     if bytes.len() > MAX_BYTES {
         let (bytes, limit) = (bytes.len() as u64, MAX_BYTES as u64);
         return Err(FormatError::TooLarge { what: "the model".to_owned(), bytes, limit });
     }
     bounds::check(bytes).map_err(|why| FormatError::NoGraph { why: format!("this ONNX model is not read: {why}") })?;
-    ModelProto::decode(Bytes::copy_from_slice(bytes))
+    // The weights are parts of the bytes, and not copied.
+    ModelProto::decode(bytes.clone())
         .map_err(|error| FormatError::NoGraph { why: format!("this ONNX model is damaged: {error}") })
 }
 
@@ -155,14 +156,14 @@ fn decoded(bytes: &[u8]) -> std::result::Result<ModelProto, FormatError> {
 /// The error, the node it is in, and the remedy: a file that is no model or exceeds a limit, an operator that is not supported,
 /// a node that contradicts itself.
 pub fn read(bytes: &[u8], beside: &mut Beside) -> std::result::Result<Model, FormatError> {
-    read_tuned(bytes, beside, Tuning::default())
+    read_tuned(&Bytes::copy_from_slice(bytes), beside, Tuning::default())
 }
 
 /// As [`read`], with parts that are read in another way.
 ///
 /// # Errors
 /// Those of [`read`]: also for a variable where an operator needs a constant.
-pub fn read_tuned(bytes: &[u8], beside: &mut Beside, tuning: Tuning) -> std::result::Result<Model, FormatError> {
+pub fn read_tuned(bytes: &Bytes, beside: &mut Beside, tuning: Tuning) -> std::result::Result<Model, FormatError> {
     let proto = decoded(bytes)?;
     model(&proto, beside, tuning).map_err(|failure| match (failure.code, failure.node) {
         (Code::ResourceExhausted, node) => {

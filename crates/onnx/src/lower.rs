@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod block_lstm;
 mod cast;
+mod classical;
 mod control;
 mod conv;
 mod index;
@@ -20,11 +21,13 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod rotary;
+mod scores;
 pub mod sequence;
 mod shape;
 mod signal;
 mod text;
 mod train;
+mod trees;
 mod vision;
 mod window;
 
@@ -60,14 +63,15 @@ pub(crate) const fn microsoft(name: &'static str, rule: Rule) -> Operator {
 }
 
 /// An operator of ai.onnx.ml.
-pub(crate) const fn ml(name: &'static str, rule: Rule) -> Operator {
-    Operator { domain: "ai.onnx.ml", name, since: 1, rule }
+pub(crate) const fn ml(name: &'static str, since: i64, rule: Rule) -> Operator {
+    Operator { domain: "ai.onnx.ml", name, since, rule }
 }
 
 const FAMILIES: &[&[Operator]] = &[
     activation::TABLE,
     attention::TABLE,
     cast::TABLE,
+    classical::TABLE,
     control::TABLE,
     conv::TABLE,
     index::TABLE,
@@ -89,6 +93,7 @@ const FAMILIES: &[&[Operator]] = &[
     signal::TABLE,
     text::TABLE,
     train::TABLE,
+    trees::TABLE,
     vision::TABLE,
 ];
 

@@ -32,7 +32,7 @@ pub fn replaced(
         Some(_) => FormatError::NoMemory { why: failure.message },
         None => FormatError::NoGraph { why: format!("this ONNX model is not written: {}", failure.message) },
     };
-    decoded(bytes)?;
+    decoded(&Bytes::copy_from_slice(bytes))?;
     let mut files = Files::new(beside);
     let mut graph = |bytes: &[u8]| rewritten(bytes, INITIALIZER, &mut |bytes| initializer(bytes, values, &mut files));
     let written = rewritten(bytes, GRAPH, &mut |bytes| graph(bytes).map(Some)).map_err(failed)?;
@@ -123,7 +123,7 @@ fn initializer(bytes: &[u8], values: &BTreeMap<&str, &Tensor>, files: &mut Files
 
 /// A tensor whose data lies in another file.
 fn outside(bytes: &[u8]) -> std::result::Result<Option<String>, FormatError> {
-    let model = decoded(bytes)?;
+    let model = decoded(&Bytes::copy_from_slice(bytes))?;
     let mut graphs: Vec<_> = model.graph.iter().collect();
     while let Some(graph) = graphs.pop() {
         let attributes = graph.node.iter().flat_map(|node| &node.attribute);
@@ -171,7 +171,7 @@ mod tests {
         let variables = |is_variable: &dyn Fn(&str) -> bool| {
             let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
             let tuning = Tuning { is_variable: Some(is_variable), tensors: &[] };
-            let model = read_tuned(&bytes, &mut none, tuning).unwrap();
+            let model = read_tuned(&bytes.clone().into(), &mut none, tuning).unwrap();
             for own in &model.variables {
                 let node = |name: &str| model.nodes.iter().find(|node| node.name == name).unwrap();
                 assert_eq!(
@@ -218,7 +218,7 @@ mod tests {
         };
         let mut none = |_: &str, _| Err(Failure::invalid("there is no other file"));
         let tuning = Tuning { is_variable: Some(&is_variable), tensors: &[] };
-        let model = read_tuned(&bytes, &mut none, tuning).unwrap();
+        let model = read_tuned(&bytes.clone().into(), &mut none, tuning).unwrap();
         assert!(model.variables.is_empty());
         assert_eq!(asked.into_inner(), ["n"]);
     }

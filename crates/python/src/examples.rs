@@ -1,16 +1,15 @@
 //! The examples of a training: arrays, files, or an iterator of batches that is read as the training proceeds.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use meshtf::graph::Graph as CheckedGraph;
-use meshtf::tensor::{DType, Shape, Tensor};
+use meshtf::tensor::{DType, Tensor};
 use meshtf::train::{Error, Examples, Found, Sections, TrainingData, load};
 use meshtf::{Code, Failure};
-use meshtf_train::data::{Column, Rows};
+use meshtf_train::data::{Arrived, Column, Rows};
 use meshtf_train::file::read_data;
 use pyo3::prelude::*;
 
@@ -23,6 +22,9 @@ use crate::session::Feeds;
 /// cannot be read is read again, batch by batch, up to that example.
 const KEEP_BATCHES: usize = 128;
 const KEEP_BYTES: usize = 8 << 20;
+
+/// Most bytes of examples that were read and wait for a worker that is slower than the others.
+const MOST_BYTES: usize = 1 << 30;
 
 /// The exception of Python that ended a training.
 pub type Raised = Arc<Mutex<Option<PyErr>>>;
@@ -131,10 +133,9 @@ fn of_batches(
     let stream = Arc::new(Stream {
         next,
         kinds: kinds.clone(),
-        keep,
         raised: Arc::clone(raised),
         origin: Arc::clone(origin),
-        state: Mutex::new(State { taken: vec![0; kinds.len()], ..State::default() }),
+        state: Mutex::new(State { arrived: Arrived::new(kinds.clone(), keep, MOST_BYTES), ended: None }),
     });
     let columns = stated.into_iter().zip(kinds).enumerate().map(|(column, ((name, ..), (dtype, shape)))| {
         let rows = StreamColumn { stream: Arc::clone(&stream), column, count, dtype, shape };
@@ -143,110 +144,39 @@ fn of_batches(
     Examples::of(columns.collect()).or_raise(py)
 }
 
-/// Batches of an iterator, from the first example that the training takes. Workers that make their own updates take theirs in any
-/// order.
+/// An iterator of batches, from the first example that the training takes.
 struct Stream {
     next: Py<PyAny>,
     kinds: Vec<(DType, Vec<usize>)>,
-    /// The number of examples that stay after they were read.
-    keep: usize,
     raised: Raised,
     origin: Origin,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
-    /// The batches that are in memory: the index of the first example of each, the number of examples that no reader of a column
-    /// has taken yet, and a tensor for each column.
-    held: VecDeque<Held>,
-    /// The number of examples that were read from the iterator.
-    read: usize,
-    /// The example after the last one that was taken, for each column.
-    taken: Vec<usize>,
+    arrived: Arrived,
     /// Why there are no more examples.
     ended: Option<Failure>,
-}
-
-struct Held {
-    first: usize,
-    count: usize,
-    left: usize,
-    columns: Vec<Tensor>,
 }
 
 impl Stream {
     /// The examples of a column, which are next to each other or in some other order, each of them read once but for retries.
     fn read(&self, column: usize, places: &[usize]) -> meshtf::Result<Tensor> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = &mut *state;
-        let Some(last) = places.iter().copied().max() else {
-            return Tensor::zeros(self.kinds[column].0, self.shape(column, 0));
-        };
-        let origin = self.origin.load(Ordering::Relaxed);
-        while state.read <= last {
-            if let Some(ended) = &state.ended {
+        let State { arrived, ended } = &mut *state;
+        let last = places.iter().copied().max();
+        while last.is_some_and(|last| arrived.count() <= last) {
+            if let Some(ended) = ended {
                 return Err(ended.clone());
             }
-            match self.pull(state.read) {
-                Ok(columns) => {
-                    let count = columns.first().and_then(|one| one.dims().first().copied()).unwrap_or(0);
-                    let first = state.read;
-                    state.read += count;
-                    // Nobody takes the examples before the origin.
-                    let left = (state.read - first.max(origin).min(state.read)) * self.kinds.len();
-                    if left > 0 {
-                        state.held.push_back(Held { first, count, left, columns });
-                    }
-                }
-                Err(failure) => {
-                    state.ended = Some(failure.clone());
-                    return Err(failure);
-                }
+            let pulled = self.pull(arrived.count());
+            if let Err(failure) = pulled.and_then(|columns| arrived.push(columns, self.origin.load(Ordering::Relaxed)))
+            {
+                *ended = Some(failure.clone());
+                return Err(failure);
             }
         }
-        let values = self.gathered(state, column, places)?;
-        state.taken[column] = state.taken[column].max(last + 1);
-        let lowest = state.taken.iter().copied().min().unwrap_or(0);
-        let is_old = |one: &Held| one.left == 0 && one.first + one.count + self.keep <= lowest;
-        while state.held.front().is_some_and(is_old) {
-            state.held.pop_front();
-        }
-        Ok(values)
-    }
-
-    fn shape(&self, column: usize, count: usize) -> Shape {
-        std::iter::once(count).chain(self.kinds[column].1.iter().copied()).collect()
-    }
-
-    fn gathered(&self, state: &mut State, column: usize, places: &[usize]) -> meshtf::Result<Tensor> {
-        let (dtype, shape) = (self.kinds[column].0, self.shape(column, places.len()));
-        let elements = shape.checked_elements(dtype)?;
-        let (mut bytes, mut texts) = (Vec::new(), Vec::new());
-        bytes.reserve(elements.saturating_mul(dtype.size().unwrap_or(0)));
-        let each = elements.checked_div(places.len()).unwrap_or(0);
-        for &place in places {
-            let found = state.held.partition_point(|one| one.first + one.count <= place);
-            let held = state.held.get_mut(found).filter(|one| one.first <= place);
-            let Some(held) = held else {
-                let why = format!("example {place} of the iterator was read before, and is not kept");
-                return Err(state.ended.clone().unwrap_or_else(|| Failure::new(Code::FailedPrecondition, why)));
-            };
-            held.left = held.left.saturating_sub(1);
-            let row = place - held.first;
-            let tensor = &held.columns[column];
-            match dtype {
-                DType::String => texts.extend_from_slice(&tensor.slice::<Vec<u8>>()?[row * each..(row + 1) * each]),
-                _ => {
-                    let size = each * dtype.size().unwrap_or(0);
-                    bytes.extend_from_slice(&tensor.bytes().unwrap_or_default()[row * size..(row + 1) * size]);
-                }
-            }
-        }
-        match dtype {
-            DType::String => Tensor::vector(texts).reshaped(shape),
-            _ => Tensor::from_bytes(dtype, shape, &bytes),
-        }
+        arrived.take(column, places).map_err(|failure| ended.clone().unwrap_or(failure))
     }
 
     /// The next batch of the iterator.

@@ -1,6 +1,7 @@
 //! Training data: examples in tensors, in an order that is determined by a seed, cut into batches; and the files that contain
 //! them.
 
+mod arrived;
 mod augment;
 mod columns;
 mod compressed;
@@ -30,6 +31,7 @@ mod worker_file;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use arrived::Arrived;
 pub use augment::{Augment, Flip};
 pub use columns::{BadLine, Chosen, is_missing, selected};
 pub use compressed::Compression;

@@ -81,8 +81,8 @@ pub struct TrainSection {
     /// The number of tasks of job `worker` that have the model, each with its part of a batch; 0: it is placed by its device
     /// names.
     pub workers: usize,
-    /// The least number of `workers`, in mode async, with which the training begins and continues: the others may come and go.
-    /// `None`: all begin, and one is enough to continue.
+    /// The least number of `workers` with which the training begins and continues: the others may come and go. Not with `backup`.
+    /// `None`: all begin; in mode async, one is enough to continue.
     pub fewest: Option<usize>,
     /// The number of tasks of job `ps` over which the variables are spread; 0: they are placed by their device names.
     pub ps: usize,
@@ -143,8 +143,21 @@ impl TrainSection {
     pub fn least(&self) -> usize {
         match self.mode {
             UpdateMode::Async => self.fewest.unwrap_or(1),
+            UpdateMode::Sync | UpdateMode::Mirrored if self.is_elastic() => self.fewest.unwrap_or(1),
             UpdateMode::Sync | UpdateMode::Mirrored => self.needed(),
         }
+    }
+
+    /// Whether the workers that are up share each batch, and others may come and go.
+    #[doc(hidden)]
+    pub fn is_elastic(&self) -> bool {
+        self.fewest.is_some() && self.backup == 0 && self.mode != UpdateMode::Async
+    }
+
+    /// How many of the workers that are up share a batch of this size: as many as can do so equally. `None`: they are too few.
+    #[doc(hidden)]
+    pub fn sharing(&self, up: usize, batch: usize) -> Option<usize> {
+        (self.least().max(1)..=up.min(self.workers)).rev().find(|&count| batch.is_multiple_of(count))
     }
 
     /// The number of examples that a step takes from the data, given the number that an update in mode sync counts as a
@@ -290,9 +303,9 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
         ));
     }
-    if section.fewest.is_some() && section.mode != UpdateMode::Async {
+    if section.fewest.is_some() && section.backup > 0 {
         return Err(missing(
-            "\"workers\" may come and go, with a \"min\" and a \"max\", in mode async alone: in the other modes, state one number",
+            "with \"backup\" an update takes a fixed number of workers: state one number of \"workers\", or leave \"backup\" out",
         ));
     }
     if section.staleness.is_some() && section.mode != UpdateMode::Async {

@@ -2,6 +2,7 @@
 //! restore.
 
 mod accumulator;
+mod alone;
 mod backup;
 mod elsewhere;
 mod exchange;
@@ -18,6 +19,7 @@ mod worker_file;
 use std::collections::HashSet;
 use std::ops::Range;
 
+pub use self::alone::alone;
 pub use self::elsewhere::Elsewhere;
 pub use self::kept::{Kept, restore, restore_constant};
 use self::queue::QUEUE;
@@ -154,12 +156,40 @@ pub fn job(
     job_within(graph, sections, parts, capacity, checks, BucketLimits::default())
 }
 
+/// As [`job`], with the replicas on the tasks of job `worker` with these numbers, as many as the sections have `workers`.
+///
+/// # Errors
+/// As [`job_within`].
+pub fn job_on(
+    tasks: &[usize],
+    graph: Graph,
+    sections: &Sections,
+    parts: &[FedPlaceholder],
+    capacity: usize,
+    checks: bool,
+) -> Result<TrainingGraph> {
+    of_tasks(tasks, graph, sections, parts, capacity, checks, BucketLimits::default())
+}
+
 /// As [`job`], with the sizes of transfers between mirrored workers.
 ///
 /// # Errors
 /// InvalidArgument for inconsistent input: a name that does not exist, a batch that the workers cannot share equally; those
 /// of [`gradients`] and [`apply`](super::apply).
 pub fn job_within(
+    graph: Graph,
+    sections: &Sections,
+    parts: &[FedPlaceholder],
+    capacity: usize,
+    checks: bool,
+    limits: BucketLimits,
+) -> Result<TrainingGraph> {
+    let tasks: Vec<usize> = (0..sections.train.workers.max(1)).collect();
+    of_tasks(&tasks, graph, sections, parts, capacity, checks, limits)
+}
+
+fn of_tasks(
+    tasks: &[usize],
     graph: Graph,
     sections: &Sections,
     parts: &[FedPlaceholder],
@@ -174,7 +204,7 @@ pub fn job_within(
         graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
     }
     let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
-    let replicas = Replicas::of(&graph, train, parts, &constants);
+    let replicas = Replicas::of(&graph, train, parts, &constants, tasks);
     let Filled { mut defs, queues, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let evaluated: Vec<String> = std::iter::once(&train.loss).chain(looked_at.clone()).cloned().collect();
     let (elsewhere, copies) = match &sections.evaluate {
@@ -250,9 +280,15 @@ pub fn job_within(
 /// # Errors
 /// InvalidArgument for a device that cannot be read.
 pub fn homes(graph: &Graph, train: &TrainSection, first: &str) -> Result<Vec<String>> {
+    homes_on(graph, train, first, &(0..train.workers.max(1)).collect::<Vec<_>>())
+}
+
+/// As [`homes`], with the workers on the tasks with these numbers.
+fn homes_on(graph: &Graph, train: &TrainSection, first: &str, tasks: &[usize]) -> Result<Vec<String>> {
     let first = graph.find(first).map(|id| graph.node(id).device.clone()).unwrap_or_default();
-    let home = |i: usize| if train.workers > 0 { replicas::within(&first, "worker", i) } else { Ok(first.clone()) };
-    (0..train.workers.max(1)).map(home).collect()
+    let home =
+        |&task: &usize| if train.workers > 0 { replicas::within(&first, "worker", task) } else { Ok(first.clone()) };
+    tasks.iter().map(home).collect()
 }
 
 /// The nodes and variables that were added to the replicas of a model.

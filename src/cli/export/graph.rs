@@ -9,7 +9,7 @@ use meshtf::trainer::stored::Which;
 use meshtf::trainer::weights::{At, Weights};
 use meshtf::weight_file;
 use meshtf_checkpoint::{DataDir, Saved, Whole, save};
-use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature};
+use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature, Written};
 use meshtf_graph::op::Role;
 use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
 use meshtf_onnx::save::Export;
@@ -18,10 +18,14 @@ use meshtf_tensor::{DType, Shape, Tensor};
 use meshtf_weights::map::Rules;
 
 use super::ExportArgs;
+use super::tables::{self, Filling};
 use crate::cli::inputs::Files;
 use crate::cli::paint::mention;
 use crate::cli::tuned::read_for_weights;
 use crate::cli::{Exit, Outcome, Trouble, output};
+
+/// The node that fills the tables.
+const INIT: &str = "save/init";
 
 /// The forms of a graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,7 @@ struct Model {
     outputs: Vec<(String, Output)>,
     /// By the nodes that make the variables.
     values: HashMap<NodeId, Tensor>,
+    filling: Filling,
 }
 
 pub fn export(args: &ExportArgs, form: Form) -> Outcome {
@@ -77,10 +82,11 @@ pub fn export(args: &ExportArgs, form: Form) -> Outcome {
     let model = read(args)?;
     make_folder()?;
     let (inputs, outputs) = (model.inputs.len(), model.outputs.len());
-    let values = model.values.len();
+    let kept = kept(&model);
+    let values = model.values.keys().filter(|id| kept.contains(id)).count();
     match form {
         Form::Onnx => {
-            let Model { graph, inputs, outputs, values } = model;
+            let Model { graph, inputs, outputs, values, .. } = model;
             let bytes = meshtf_onnx::save::save(Export { graph: &graph, inputs, outputs, values });
             let bytes = bytes.map_err(|failure| match failure.refusal {
                 Some(_) => Trouble::from(failure),
@@ -179,13 +185,11 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
         }
     };
     let needed = needed(&graph, &outputs);
-    let lacks = needed.iter().find(|&&id| graph.node(id).op.makes_variable && !values.contains_key(&id));
+    let filling = Filling::of(&graph, &program.init, &needed).map_err(|why| at(&why))?;
+    let before = needed_by(&graph, filling.nodes.iter().copied());
+    let lacks = needed.union(&before).find(|&&id| graph.node(id).op.makes_variable && !values.contains_key(&id));
     if let Some(&id) = lacks {
         return Err(at(&format!("variable {} has no value that the file states; give --weights", graph.node(id).name)));
-    }
-    let table = needed.iter().map(|&id| graph.node(id)).find(|node| node.op.name.contains("HashTable"));
-    if let Some(table) = table {
-        return Err(at(&format!("table {} is filled by the graph's init, which an export does not write", table.name)));
     }
     let mut names = BTreeSet::new();
     if let Some((name, _)) = outputs.iter().find(|(name, _)| !names.insert(name.as_str())) {
@@ -200,12 +204,23 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
             inputs.push((node.name.clone(), Output { node: id, port: 0 }));
         }
     }
-    Ok(Model { graph, inputs, outputs, values })
+    Ok(Model { graph, inputs, outputs, values, filling })
+}
+
+/// The nodes that are written.
+fn kept(model: &Model) -> BTreeSet<NodeId> {
+    let outputs = model.outputs.iter().map(|(_, output)| output.node);
+    needed_by(&model.graph, outputs.chain(model.filling.nodes.iter().copied()))
 }
 
 /// The nodes that outputs need.
 fn needed(graph: &Graph, outputs: &[(String, Output)]) -> BTreeSet<NodeId> {
-    let mut open: Vec<NodeId> = outputs.iter().map(|(_, output)| output.node).collect();
+    needed_by(graph, outputs.iter().map(|(_, output)| output.node))
+}
+
+/// These nodes, and those before them.
+pub(super) fn needed_by(graph: &Graph, nodes: impl Iterator<Item = NodeId>) -> BTreeSet<NodeId> {
+    let mut open: Vec<NodeId> = nodes.collect();
     let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
     while let Some(id) = open.pop() {
         open.extend(graph.node(id).sources().filter(|&before| seen.insert(before)));
@@ -249,10 +264,11 @@ fn saved_model(to: &Path, model: Model) -> Result<(), Trouble> {
         inputs: model.inputs.iter().map(port).collect(),
         outputs: model.outputs.iter().map(port).collect(),
     };
-    let kept = needed(&model.graph, &model.outputs);
+    let kept = kept(&model);
     let places: BTreeSet<usize> = kept.iter().map(|id| id.index()).collect();
     let all = model.graph.to_defs().into_iter().enumerate();
     let mut nodes: Vec<NodeDef> = all.filter(|(place, _)| places.contains(place)).map(|(_, node)| node).collect();
+    tables::join(&mut nodes);
     let mut held: Vec<(String, bool, String, &Tensor)> = Vec::new();
     for (id, value) in model.values.iter().filter(|(id, _)| kept.contains(id)) {
         let node = model.graph.node(*id);
@@ -268,7 +284,11 @@ fn saved_model(to: &Path, model: Model) -> Result<(), Trouble> {
         let dir = DataDir::new(&variables).map_err(|error| at(&error))?;
         save(&dir, b"variables", &tensors).map_err(|failure| at(&failure.message))?;
     }
-    let bytes = meta::to_saved_model(&nodes, &signature, saver.as_ref());
+    let assets = model.filling.copy(&model.graph, &mut nodes, &part.0)?;
+    let init = (!model.filling.nodes.is_empty()).then(|| add_init(&mut nodes, &model));
+    let written =
+        Written { nodes: &nodes, signature: &signature, saver: saver.as_ref(), init: init.as_deref(), assets: &assets };
+    let bytes = meta::to_saved_model(&written);
     meshtf_checkpoint::write_whole(&part.0.join("saved_model.pb"), &bytes).map_err(|error| at(&error))?;
     // An empty folder of that name makes room.
     if to.is_dir() {
@@ -285,6 +305,18 @@ impl Drop for Part {
         // It is gone if it was completed.
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Adds the node by which the tables are filled; returns its name.
+fn add_init(nodes: &mut Vec<NodeDef>, model: &Model) -> String {
+    let name = std::iter::once(INIT.to_owned()).chain((1..).map(|i| format!("{INIT}_{i}")));
+    let name = name
+        .into_iter()
+        .find(|name| nodes.iter().all(|node| node.name != *name))
+        .expect("there are more names than nodes");
+    let inputs = model.filling.nodes.iter().map(|&id| format!("^{}", model.graph.node(id).name)).collect();
+    nodes.push(NodeDef { name: name.clone(), op: "NoOp".to_owned(), inputs, ..NodeDef::default() });
+    name
 }
 
 /// Adds the nodes by which TensorFlow restores and saves variables: their names, whether they are references, and keys.

@@ -81,7 +81,7 @@ pub(super) async fn additional(train: &TrainSection, tasks: impl Fn() -> Vec<Tas
             let names = extra.join(", ");
             let (are, take) = if extra.len() == 1 { ("is", "takes") } else { ("are", "take") };
             let workers = match train.fewest {
-                None => format!("{}; in mode async, {{\"min\": …, \"max\": …}} takes in whoever comes", train.workers),
+                None => format!("{}; {{\"min\": …, \"max\": …}} takes in whoever comes", train.workers),
                 Some(_) => format!("at most {}", train.workers),
             };
             return format!("{names} {are} up and {take} no part: \"workers\" is {workers}");
@@ -114,6 +114,7 @@ mod tests {
             (UpdateMode::Sync, 1, None, false, "ps/0 worker/2", "worker/0, worker/1"),
             (UpdateMode::Async, 0, Some(2), false, "ps/0 worker/2", "1 of worker/0, worker/1"),
             (UpdateMode::Async, 0, Some(2), true, "ps/0 worker/2 worker/1", ""),
+            (UpdateMode::Mirrored, 0, Some(1), false, "ps/0 worker/2", ""),
         ] {
             let needed = Needed::of(&section(mode, backup, fewest), Vec::new(), is_after_loss);
             let is_up = |task: &Task| up.split(' ').any(|name| name == task.short());
@@ -126,7 +127,8 @@ mod tests {
     async fn a_worker_beyond_the_number_is_named() {
         let tasks = || [("ps", 7), ("worker", 2), ("worker", 3), ("local", 9)].map(|(job, i)| Task::new(job, i)).into();
         let told = additional(&section(UpdateMode::Sync, 0, None), tasks).await;
-        let wanted = "worker/3 is up and takes no part: \"workers\" is 3; in mode async, {\"min\": …, \"max\": …} takes in whoever comes";
+        let wanted =
+            "worker/3 is up and takes no part: \"workers\" is 3; {\"min\": …, \"max\": …} takes in whoever comes";
         assert_eq!(told, wanted);
         let told = additional(&section(UpdateMode::Async, 0, Some(1)), tasks).await;
         assert_eq!(told, "worker/3 is up and takes no part: \"workers\" is at most 3");

@@ -55,10 +55,11 @@ impl Succession {
 }
 
 impl DetachedRuns {
-    /// Agrees to continue a run of another node.
+    /// Agrees to continue a run of another node, on its own word alone: nobody replaces what a third node has left here.
     ///
     /// # Errors
-    /// ResourceExhausted if there are too many.
+    /// ResourceExhausted if there are too many; InvalidArgument if the task is not that of the node; AlreadyExists if another
+    /// node has left a run of this name, or it is under way here.
     pub(super) fn inherit(
         &self,
         from: &Peer,
@@ -67,10 +68,21 @@ impl DetachedRuns {
     ) -> Result<()> {
         let closing = || Failure::new(Code::Unavailable, "this node is closing");
         let master = self.master.upgrade().ok_or_else(closing)?;
+        if self.mesh.cluster().member(&task).is_none_or(|member| member.peer != *from) {
+            let why = format!("{from} leaves run {run} as the node of {}, whose node it is not", task.short());
+            return Err(Failure::invalid(why));
+        }
+        let exists = |whose: &str| Failure::new(Code::AlreadyExists, format!("run {run} is {whose}"));
+        if lock(&self.entries).iter().any(|entry| entry.run == run && entry.ended().is_none()) {
+            return Err(exists("under way on this node"));
+        }
         let now = Instant::now();
         let began = now.checked_sub(age).unwrap_or(now);
         {
             let mut all = lock(&self.heirlooms);
+            if all.iter().any(|one| one.run == run && one.from != *from) {
+                return Err(exists("left to this node by another one"));
+            }
             all.retain(|one| one.run != run);
             if all.len() >= MAX_INHERITED {
                 let why = format!("{MAX_INHERITED} runs of other nodes are left to this one already");

@@ -8,6 +8,7 @@ use meshtf_tensor::device::Task;
 use super::*;
 use crate::node::{NewRun, Node, NodeConfig};
 use crate::protocol::SessionOptions;
+use crate::session::detached::leave_to;
 
 #[test]
 fn as_many_runs_start_at_a_time_as_leave_room_for_other_inquiries() {
@@ -18,10 +19,7 @@ fn as_many_runs_start_at_a_time_as_leave_room_for_other_inquiries() {
     assert!(Start::of(&starting).is_ok());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_there_is_not_begun_again() {
-    let home = temp_dir::TempDir::new().unwrap();
-    let task = Task::new("local", 0);
+async fn node(home: &temp_dir::TempDir, task: &Task) -> Node {
     let config = NodeConfig {
         task: Some(task.clone()),
         backend: BackendChoice::Flex,
@@ -31,19 +29,66 @@ async fn a_run_that_is_there_is_not_begun_again() {
         open: true,
         ..NodeConfig::default()
     };
-    let node = Node::start(config).await.unwrap();
+    Node::start(config).await.unwrap()
+}
+
+fn sum() -> Graph {
     let text = r#"{ "version": 1, "nodes": { "y": { "op": "AddV2", "inputs": [{ "value": 1 }, { "value": 2 }] } } }"#;
-    let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
-    let new = || NewRun {
+    Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap()
+}
+
+fn new_run(graph: &Graph) -> NewRun<'_> {
+    NewRun {
         title: "é".repeat(1000),
-        graph: &graph,
+        graph,
         options: SessionOptions::default(),
         signature: Signature { fetches: vec!["y".into()], ..Signature::default() },
         feeds: Vec::new(),
         steps: 1 << 60,
         every: 0,
         has_heir: false,
+    }
+}
+
+/// A member of the mesh that names the run of another node replaces nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_heir_keeps_the_run_of_the_node_that_left_it() {
+    let home = temp_dir::TempDir::new().unwrap();
+    let tasks = [0, 1, 2].map(|index| Task::new("local", index));
+    let mut nodes = Vec::new();
+    for task in &tasks {
+        nodes.push(node(&home, task).await);
+    }
+    for node in &nodes {
+        assert!(node.wait_for(&tasks, Duration::from_secs(60)).await);
+    }
+    let peer = |task: usize| nodes[0].mesh.cluster().member(&tasks[task]).unwrap().peer.clone();
+    let (graph, run, client) = (sum(), NewRun::name(), Peer::new("a client"));
+    let leaves = async |node: usize, run: SessionId, task: usize| {
+        let about = (run, client.clone(), tasks[task].clone(), 0);
+        leave_to(&nodes[node].host.client, &peer(0), about, new_run(&graph)).await.map_err(|failure| failure.code)
     };
+    assert_eq!(leaves(1, run, 1).await, Ok(()));
+    assert_eq!(leaves(2, run, 2).await, Err(Code::AlreadyExists));
+    assert_eq!(leaves(2, run, 1).await, Err(Code::InvalidArgument), "it is not the node of that task");
+    assert_eq!(leaves(1, run, 1).await, Ok(()), "its node may send it again");
+    // Nor does it take the place of a run that is under way.
+    let own = NewRun::name();
+    nodes[0].launch(Some(&tasks[0]), own, new_run(&graph)).await.unwrap();
+    assert_eq!(leaves(2, own, 2).await, Err(Code::AlreadyExists));
+    nodes[0].stop_run(&tasks[0], own, true).await.unwrap();
+    for node in nodes {
+        node.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_there_is_not_begun_again() {
+    let home = temp_dir::TempDir::new().unwrap();
+    let task = Task::new("local", 0);
+    let node = node(&home, &task).await;
+    let graph = sum();
+    let new = || new_run(&graph);
     let run = NewRun::name();
     let first = node.launch(Some(&task), run, new()).await.unwrap();
     // The answer was lost, or the asker has lost patience.

@@ -49,6 +49,8 @@ impl State {
         let by_cost = by_cost.map(|facts| ByCost {
             links: links(&self.router.network()),
             measured: self.measured.known(),
+            // Without a session somebody asks what a plan would be.
+            compares: homes.is_none(),
             ..facts
         });
         let soft_placement = session.soft_placement;

@@ -19,7 +19,7 @@ pub(super) fn matrix(value: &Value, is_transposed: bool) -> Option<MatrixView<'_
     let mut matrix = match value {
         Value::Host(tensor) => {
             let matrix = MatrixView { elements: tensor.slice().ok()?, dims: [rows, columns], steps: [columns, 1] };
-            lies_within(&matrix).then_some(matrix)
+            matrix.lies_within().then_some(matrix)
         }
         Value::Device(tensor) => match tensor.memory.as_ref() {
             Some(Memory::Flex(raw)) => matrix_of_flex(raw),
@@ -82,7 +82,7 @@ impl<'a> Matrices<'a> {
             .batch
             .iter()
             .try_fold(0usize, |last, &[size, step]| last.checked_add(size.checked_sub(1)?.checked_mul(step)?))?;
-        lies_within(&matrices.from(elements.get(last..)?)).then_some(matrices)
+        matrices.from(elements.get(last..)?).lies_within().then_some(matrices)
     }
 
     fn from(&self, elements: &'a [f32]) -> MatrixView<'a> {
@@ -100,20 +100,13 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// Whether it has elements, all of them within its slice.
-fn lies_within(matrix: &MatrixView) -> bool {
-    let last = |i: usize| matrix.dims[i].checked_sub(1)?.checked_mul(matrix.steps[i]);
-    let last = || last(0)?.checked_add(last(1)?);
-    last().is_some_and(|last| last < matrix.elements.len())
-}
-
 /// Adds the product of `x` and `y` to `to`, or overwrites `to` with it. `y` is put in order first if it is a transpose and
 /// the product is `in_order`.
 ///
 /// # Panics
 /// If a matrix is not within its elements, or the sizes do not fit.
 pub(super) fn multiply(x: MatrixView, y: MatrixView, in_order: bool, adds: bool, to: &mut [f32]) {
-    assert!(lies_within(&x) && lies_within(&y), "the matrices have elements");
+    assert!(x.lies_within() && y.lies_within(), "the matrices have elements");
     let [k, n] = y.dims;
     let m = x.dims[0];
     assert!(x.dims[1] == k && m.checked_mul(n) == Some(to.len()), "the sizes were compared");
@@ -171,7 +164,7 @@ pub(super) fn spread(x: MatrixView, y: MatrixView) -> Option<Vec<f32>> {
 
 /// The product of two matrices by a number of tiles, down and across.
 fn by_tiles(x: MatrixView, y: MatrixView, [down, across]: [usize; 2]) -> Vec<f32> {
-    assert!(lies_within(&x) && lies_within(&y), "the matrices have elements");
+    assert!(x.lies_within() && y.lies_within(), "the matrices have elements");
     let ([m, k], n) = (x.dims, y.dims[1]);
     assert!(y.dims[0] == k, "the sizes were compared");
     let len = m.checked_mul(n).expect("the product's size was checked");

@@ -93,6 +93,16 @@ impl<T: Form> Kept<T> {
         Kept { is_constant, form: None }
     }
 
+    /// Whether the input is constant and may have a form.
+    pub fn is_constant(&self) -> bool {
+        self.is_constant
+    }
+
+    /// Whether it has its form.
+    pub fn is_formed(&self) -> bool {
+        self.form.is_some()
+    }
+
     /// The form, if the input is constant. At the first call it is that of another kernel, or it is made, if there is memory for
     /// its bytes; a form that is not made then never is. `source`: the constant's elements, if they lie in its own memory.
     pub fn form(

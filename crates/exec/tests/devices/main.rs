@@ -6,6 +6,7 @@ mod beside;
 mod cluster;
 mod deep;
 mod denormals;
+mod divided;
 mod fair;
 mod flow;
 mod generators;

@@ -7,7 +7,7 @@ use crate::op::Role;
 use crate::{Graph, Node, NodeId, Output};
 
 /// A context (a branch of a conditional or a loop), by its index in the list of all.
-pub(super) type Place = usize;
+pub(crate) type Place = usize;
 
 /// A branch of a conditional or a loop, nested in others.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ struct Context {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Branch(Arrival),
     /// A frame that iterates.
     Loop,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 /// The condition under which a tensor arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Arrival {
+pub(crate) struct Arrival {
     pub predicate: Output,
     /// The output of a Switch by that predicate that has a value in the same case: 1 if the predicate holds.
     pub port: u32,
@@ -34,7 +34,7 @@ pub(super) struct Arrival {
 
 /// The contexts of a graph, and those of its nodes.
 #[derive(Default)]
-pub(super) struct Contexts {
+pub(crate) struct Contexts {
     all: Vec<Context>,
     branches: HashMap<(Arrival, Option<Place>), Place>,
     /// By the name of the frame and the enclosing context.
@@ -43,11 +43,24 @@ pub(super) struct Contexts {
     enters: HashMap<Place, Vec<NodeId>>,
     /// The context that each node runs in.
     of_nodes: Vec<Option<Place>>,
+    /// Deepest nesting; `None` for any.
+    most: Option<usize>,
+    is_too_deep: bool,
 }
 
 impl Contexts {
     pub fn of(graph: &Graph) -> Contexts {
-        let mut contexts = Contexts::default();
+        Contexts::default().found(graph)
+    }
+
+    /// The contexts, unless they are nested more than `most` deep.
+    pub fn of_at_most(graph: &Graph, most: usize) -> Option<Contexts> {
+        let contexts = Contexts { most: Some(most), ..Contexts::default() }.found(graph);
+        (!contexts.is_too_deep).then_some(contexts)
+    }
+
+    fn found(self, graph: &Graph) -> Contexts {
+        let mut contexts = self;
         contexts.find_all(graph);
         if !contexts.loops.is_empty() {
             // Only now are the branches known that each loop is in, from all of its Enter nodes.
@@ -128,6 +141,9 @@ impl Contexts {
     /// The loop of an Enter node that runs in `from`.
     fn entered(&mut self, node: &Node, from: Option<Place>) -> Place {
         let around = self.loop_of(from);
+        if let Some(outer) = from.filter(|_| self.is_deepest(from)) {
+            return outer;
+        }
         let frame = node.attrs.str("frame_name").unwrap_or("").to_owned();
         let next = self.all.len();
         let place = *self.loops.entry((frame, around)).or_insert(next);
@@ -145,6 +161,9 @@ impl Contexts {
         let node = graph.node(output.node);
         match node.op.role {
             Role::Switch if !is_loop_switch(graph, node) => {
+                if self.is_deepest(outer) {
+                    return outer;
+                }
                 let arrival = Arrival { predicate: node.inputs[1], port: output.port };
                 let next = self.all.len();
                 let place = *self.branches.entry((arrival, outer)).or_insert(next);
@@ -187,7 +206,20 @@ impl Contexts {
         self.enters.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    fn depth(&self, place: Option<Place>) -> usize {
+    /// Whether nothing may be nested in a context; that it was tried is remembered.
+    fn is_deepest(&mut self, place: Option<Place>) -> bool {
+        let is_deepest = self.most.is_some_and(|most| self.depth(place) >= most);
+        self.is_too_deep |= is_deepest;
+        is_deepest
+    }
+
+    /// The number of contexts.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The number of contexts that a context is nested in, with itself.
+    pub fn depth(&self, place: Option<Place>) -> usize {
         std::iter::successors(place, |&place| self.all[place].outer).count()
     }
 
@@ -197,12 +229,12 @@ impl Contexts {
 }
 
 /// Whether a node is the Switch of a loop variable, which decides whether it continues to the next iteration.
-pub(super) fn is_loop_switch(graph: &Graph, node: &Node) -> bool {
+pub(crate) fn is_loop_switch(graph: &Graph, node: &Node) -> bool {
     node.op.role == Role::Switch && graph.node(node.inputs[1].node).op.role == Role::LoopCond
 }
 
 /// Whether a node is the Merge of a loop variable, which takes the initial value and the value of the iteration before.
-pub(super) fn is_loop_merge(graph: &Graph, node: &Node) -> bool {
+pub(crate) fn is_loop_merge(graph: &Graph, node: &Node) -> bool {
     node.op.role == Role::Merge && node.inputs.iter().any(|input| graph.node(input.node).op.role == Role::Enter)
 }
 
@@ -211,7 +243,7 @@ fn is_switch(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// Whether an edge from one node to another is the back edge of a loop.
-pub(super) fn leads_back(graph: &Graph, from: NodeId, to: &Node) -> bool {
+pub(crate) fn leads_back(graph: &Graph, from: NodeId, to: &Node) -> bool {
     graph.node(from).op.role.leads_back(to.op.role)
 }
 

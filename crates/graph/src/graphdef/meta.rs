@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use meshtf_tensor::failure::Code;
-use meshtf_tensor::{DType, PartialShape};
+use meshtf_tensor::{DType, PartialShape, Shape};
 use prost::Message as _;
 
 use super::weigh::{self, Field, Schema};
@@ -17,6 +17,10 @@ use crate::{Attr, FormatError, NodeDef, split_tensor_name};
 const INIT: &str = "__saved_model_init_op";
 /// Collections with such nodes, in older files.
 const INIT_COLLECTIONS: &[&str] = &["saved_model_main_op", "main_op", "legacy_init_op", "saved_model_initializers"];
+/// The collection with the files that a graph reads, in older files.
+const ASSETS_COLLECTION: &str = "saved_model_assets";
+/// The folder beside a SavedModel's graph with the files that it reads.
+pub const ASSETS: &str = "assets";
 /// The version of TensorFlow whose files are written.
 const WRITTEN_AS: &str = "2.21.0";
 /// Longest chain of nodes that only pass a value.
@@ -81,6 +85,22 @@ pub mod proto {
         pub node_list: Option<NodeList>,
         #[prost(message, optional, tag = "2")]
         pub bytes_list: Option<BytesList>,
+        #[prost(message, optional, tag = "5")]
+        pub any_list: Option<AnyList>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct AnyList {
+        #[prost(message, repeated, tag = "1")]
+        pub value: Vec<Any>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Any {
+        #[prost(string, tag = "1")]
+        pub type_url: String,
+        #[prost(bytes = "vec", tag = "2")]
+        pub value: Vec<u8>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -132,7 +152,9 @@ static INFO_ENTRY: Schema = Schema(&[(1, Field::Text), (2, Field::One(&INFO))]);
 static SIGNATURE: Schema =
     Schema(&[(1, Field::Entries(LARGEST, &INFO_ENTRY)), (2, Field::Entries(LARGEST, &INFO_ENTRY)), (3, Field::Text)]);
 static SIGNATURE_ENTRY: Schema = Schema(&[(1, Field::Text), (2, Field::One(&SIGNATURE))]);
-static COLLECTION: Schema = Schema(&[(1, Field::One(&TEXTS)), (2, Field::One(&TEXTS))]);
+static PACKED: Schema = Schema(&[(1, Field::Text), (2, Field::Text)]);
+static PACKED_LIST: Schema = Schema(&[(1, Field::Many(LARGEST, &PACKED))]);
+static COLLECTION: Schema = Schema(&[(1, Field::One(&TEXTS)), (2, Field::One(&TEXTS)), (5, Field::One(&PACKED_LIST))]);
 static COLLECTION_ENTRY: Schema = Schema(&[(1, Field::Text), (2, Field::One(&COLLECTION))]);
 static ASSET: Schema = Schema(&[(1, Field::One(&INFO)), (2, Field::Text)]);
 static ANY: Schema = Schema(&[(1, Field::Numbers(8)), (2, Field::Many(LARGEST, &ANY))]);
@@ -209,8 +231,24 @@ pub struct Saver {
     pub restore: String,
 }
 
-/// The bytes of a SavedModel with one graph, which serves by one signature.
-pub fn to_saved_model(nodes: &[NodeDef], signature: &Signature, saver: Option<&Saver>) -> Vec<u8> {
+/// A SavedModel with one graph, which serves by one signature.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// The nodes.
+    pub nodes: &'a [NodeDef],
+    /// Their inputs and outputs.
+    pub signature: &'a Signature,
+    /// How the variables are restored, if there are some.
+    pub saver: Option<&'a Saver>,
+    /// The node to run before the first step.
+    pub init: Option<&'a str>,
+    /// Tensors whose value is the path of a file, and the name of that file in the folder [`ASSETS`].
+    pub assets: &'a [(String, String)],
+}
+
+/// The bytes of a SavedModel.
+pub fn to_saved_model(model: &Written) -> Vec<u8> {
+    let Written { nodes, signature, saver, init, assets } = *model;
     let infos = |ports: &[Port]| {
         let info = |port: &Port| proto::TensorInfo {
             // TensorFlow takes names of tensors with their port alone.
@@ -233,12 +271,29 @@ pub fn to_saved_model(nodes: &[NodeDef], signature: &Signature, saver: Option<&S
         sharded: false,
         version: 2,
     });
+    let mut signatures = BTreeMap::from([("serving_default".to_owned(), signature)]);
+    let info = |name: String, dtype: Option<DType>, shape: PartialShape| proto::TensorInfo {
+        name,
+        dtype: dtype.map_or(0, DType::proto_number),
+        tensor_shape: Some(tensor::shape_proto(&shape)),
+    };
+    if let Some(init) = init {
+        // The name of a node, whose dtype is none.
+        let outputs = BTreeMap::from([(INIT.to_owned(), info(init.to_owned(), None, PartialShape::UNKNOWN))]);
+        signatures.insert(INIT.to_owned(), proto::SignatureDef { outputs, ..proto::SignatureDef::default() });
+    }
+    let asset = |(tensor, file): &(String, String)| proto::AssetFileDef {
+        tensor_info: Some(info(tensor.clone(), Some(DType::String), (&Shape::scalar()).into())),
+        filename: file.clone(),
+    };
+    let asset_file_def = assets.iter().map(asset).collect();
     let info = proto::MetaInfoDef { tags: vec!["serve".to_owned()], tensorflow_version: WRITTEN_AS.to_owned() };
     let meta = proto::MetaGraphDef {
         meta_info_def: Some(info),
         graph_def: Some(super::graph_def(nodes)),
         saver_def,
-        signature_def: BTreeMap::from([("serving_default".to_owned(), signature)]),
+        signature_def: signatures,
+        asset_file_def,
         ..proto::MetaGraphDef::default()
     };
     proto::SavedModel { saved_model_schema_version: 1, meta_graphs: vec![meta] }.encode_to_vec()
@@ -316,10 +371,21 @@ fn meta_graph(meta: proto::MetaGraphDef) -> Result<MetaGraph, FormatError> {
         let named = INIT_COLLECTIONS.iter().find_map(list).into_iter().flat_map(|list| &list.value);
         init = named.map(|name| split_tensor_name(name).0.to_owned()).collect();
     }
-    let assets = meta.asset_file_def.into_iter();
-    let assets = assets.map(|asset| (asset.tensor_info.unwrap_or_default().name, asset.filename)).collect();
+    let assets = match meta.asset_file_def.is_empty() {
+        false => meta.asset_file_def,
+        true => packed_assets(meta.collection_def.get(ASSETS_COLLECTION)),
+    };
+    let assets = assets.into_iter().map(|asset| (asset.tensor_info.unwrap_or_default().name, asset.filename)).collect();
     let restored = restored(&nodes);
     Ok(MetaGraph { tags: info.tags, tensorflow: info.tensorflow_version, nodes, signatures, restored, init, assets })
+}
+
+/// The files that a collection names, as TensorFlow 1 wrote them.
+fn packed_assets(collection: Option<&proto::CollectionDef>) -> Vec<proto::AssetFileDef> {
+    let all = collection.and_then(|collection| collection.any_list.as_ref()).into_iter().flat_map(|list| &list.value);
+    all.filter(|one| one.type_url.ends_with("AssetFileDef"))
+        .filter_map(|one| proto::AssetFileDef::decode(one.value.as_slice()).ok())
+        .collect()
 }
 
 fn ports(of: BTreeMap<String, proto::TensorInfo>) -> Vec<Port> {
@@ -372,4 +438,42 @@ fn restored(nodes: &[NodeDef]) -> Vec<Restored> {
     found.sort_by(|a, b| a.variable.cmp(&b.variable));
     found.dedup_by(|a, b| a.variable == b.variable);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_model_has_its_init_and_its_files_in_the_places_of_both_versions() {
+        let node = NodeDef { name: "fill".to_owned(), op: "NoOp".to_owned(), ..NodeDef::default() };
+        let assets = [("path:0".to_owned(), "words.txt".to_owned())];
+        let written = Written {
+            nodes: &[node],
+            signature: &Signature::default(),
+            saver: None,
+            init: Some("fill"),
+            assets: &assets,
+        };
+        let bytes = to_saved_model(&written);
+        let read = saved_model(&bytes).unwrap().remove(0);
+        assert_eq!((read.init, &read.assets[..]), (vec!["fill".to_owned()], &assets[..]));
+        assert_eq!(read.signatures.keys().collect::<Vec<_>>(), ["serving_default"]);
+        // TensorFlow 1 names both in collections.
+        let mut old = proto::SavedModel::decode(&bytes[..]).unwrap();
+        let meta = &mut old.meta_graphs[0];
+        let packed = |asset: &proto::AssetFileDef| proto::Any {
+            type_url: "type.googleapis.com/tensorflow.AssetFileDef".to_owned(),
+            value: asset.encode_to_vec(),
+        };
+        let any_list = Some(proto::AnyList { value: meta.asset_file_def.iter().map(packed).collect() });
+        meta.asset_file_def.clear();
+        meta.signature_def.remove(INIT);
+        let collection = |node_list, any_list| proto::CollectionDef { node_list, any_list, ..Default::default() };
+        let node_list = Some(proto::NodeList { value: vec!["fill".to_owned()] });
+        meta.collection_def.insert("saved_model_main_op".to_owned(), collection(node_list, None));
+        meta.collection_def.insert(ASSETS_COLLECTION.to_owned(), collection(None, any_list));
+        let read = saved_model(&old.encode_to_vec()).unwrap().remove(0);
+        assert_eq!((read.init, &read.assets[..]), (vec!["fill".to_owned()], &assets[..]));
+    }
 }

@@ -6,9 +6,13 @@
 //! it. Costs are estimates ([`work`]); a step is played through by them ([`schedule`]), and better choices are
 //! looked for ([`search`]). The same graph and facts give the same choice.
 
+mod devices;
 mod measured;
+mod order;
+mod repeat;
 mod schedule;
 mod search;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -20,20 +24,24 @@ use std::time::Duration;
 use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec, Task};
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::devices::usable;
 pub use self::measured::Measured;
-use self::schedule::{Cost, Player};
+use self::schedule::{Cost, Part, Player};
 pub(super) use self::work::MAX_COPIED_BYTES;
 use self::work::Problem;
 use super::group::Groups;
 use crate::{Graph, NodeId};
 
 /// Most nodes of a graph that is placed by cost; a larger one is placed by names.
-const MAX_NODES: usize = 100_000;
+pub(super) const MAX_NODES: usize = 100_000;
 /// A choice of several devices is expected to be faster than one device by at least this part, in percent: estimates differ
 /// from what a run takes.
 const GAIN_PERCENT: u64 = 10;
 /// The master's device is preferred to another one that is expected to be faster by at most this part, in percent.
 const NEAR_PERCENT: u64 = 5;
+
+/// Most devices without which the next best choice is looked for, one at a time.
+const MAX_LEFT_OUT: usize = 4;
 
 /// The rule by which nodes are placed whose requests several devices satisfy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +64,8 @@ pub struct ByCost {
     pub links: BTreeMap<Task, LinkRate>,
     /// The times of nodes in steps that were traced.
     pub measured: Arc<Measured>,
+    /// Whether to look for the next best choice, which takes up to twice as long again.
+    pub compares: bool,
 }
 
 /// A link of a task with another, as it was measured in use.
@@ -75,6 +85,54 @@ pub struct Estimate {
     /// The best device for all nodes of the graph that leave a choice, and the time of the step with all of them there; `None`
     /// if none has the memory for them.
     pub alone: Option<(DeviceName, Duration)>,
+    /// The work of each device that has any, in the order of their names.
+    pub devices: Vec<DeviceEstimate>,
+    /// The chain of nodes and transfers that ends last: its parts together are the step.
+    pub path: PathEstimate,
+    /// The best other choice of devices that was looked at and that has the memory; `None` if there is none, or nobody asked.
+    pub next: Option<NextBest>,
+}
+
+/// The expected work of a device in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceEstimate {
+    /// The device.
+    pub device: DeviceName,
+    /// The time of nodes whose arithmetic takes longer than the bytes that they read and write.
+    pub arithmetic: Duration,
+    /// The time of the other nodes, which are bound by memory.
+    pub memory: Duration,
+    /// The time of the calls of kernels.
+    pub calls: Duration,
+    /// The time of the transfers to it, one after the other; it may compute meanwhile.
+    pub receives: Duration,
+}
+
+impl DeviceEstimate {
+    /// The time that the device computes.
+    pub fn computes(&self) -> Duration {
+        self.arithmetic + self.memory + self.calls
+    }
+}
+
+/// The parts of the critical path of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathEstimate {
+    /// The time of its nodes.
+    pub computes: Duration,
+    /// The time of its transfers.
+    pub transfers: Duration,
+    /// The number of transfers.
+    pub crossings: u64,
+}
+
+/// Another choice of devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextBest {
+    /// The devices with nodes that compute, in the order of their names.
+    pub devices: Vec<DeviceName>,
+    /// The time of a step.
+    pub step: Duration,
 }
 
 /// The devices that were chosen.
@@ -117,21 +175,68 @@ pub(super) fn choose(
         && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
     // On one processor, a division saves memory and no time.
     let is_one = of_alone.over == 0 && of_alone.crossings == 0 && problem.has_one_clock();
-    let units = if is_short || is_one {
-        on_one.clone()
+    let (units, other) = if is_short || is_one {
+        (on_one.clone(), None)
     } else {
-        let (split, of_split) = search::best(&problem, &mut player, &on_one, of_alone);
+        let (split, of_split) = search::best(&problem, &mut player, &on_one, of_alone, search::BUDGET);
         let is_faster = of_split.time < of_alone.time / 100 * (100 - GAIN_PERCENT);
         let is_worth_it = of_split.over < of_alone.over || of_split.over == of_alone.over && is_faster;
-        if is_worth_it { split } else { on_one.clone() }
+        if is_worth_it { (split, None) } else { (on_one.clone(), Some(split)) }
     };
+    let next = if by_cost.compares { next_best(&problem, &mut player, &units, other) } else { None };
     let of_node = graph.nodes().map(|(id, _)| problem.chosen(id, &units)).collect();
     problem.leave_out(|id| !runs(id));
     let mut player = Player::new(&problem);
-    let mut time = |units: &[usize]| Duration::from_nanos(player.play(units).time);
-    let step = time(&units);
-    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), time(&on_one)));
-    Some(Chosen { of_node, estimate: Estimate { step, alone } })
+    let ns = Duration::from_nanos;
+    let step = ns(player.play(&units).time);
+    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), ns(player.play(&on_one).time)));
+    let works = |of: &Part| *of != Part { receives: of.receives, ..Part::default() };
+    let next = next.map(|units| {
+        let (step, parts) = (ns(player.play(&units).time), player.explain(&units).devices);
+        let devices = devices.iter().zip(&parts).filter(|(_, part)| works(part));
+        NextBest { devices: devices.map(|(device, _)| device.name.clone()).collect(), step }
+    });
+    let explained = player.explain(&units);
+    let of_device = |(device, part): (&DeviceFacts, &Part)| DeviceEstimate {
+        device: device.name.clone(),
+        arithmetic: ns(part.arithmetic),
+        memory: ns(part.memory),
+        calls: ns(part.calls),
+        receives: ns(part.receives),
+    };
+    let parts = devices.iter().zip(&explained.devices).filter(|(_, part)| **part != Part::default());
+    let path = PathEstimate {
+        computes: ns(explained.computes),
+        transfers: ns(explained.transfers),
+        crossings: explained.crossings,
+    };
+    Some(Chosen { of_node, estimate: Estimate { step, alone, devices: parts.map(of_device).collect(), path, next } })
+}
+
+/// The best choice besides `chosen` that fits into the memories: of all on one device, of `other`, and of the best without one of
+/// the first devices of the chosen.
+fn next_best<'a>(
+    problem: &'a Problem,
+    player: &mut Player<'a>,
+    chosen: &[usize],
+    other: Option<Vec<usize>>,
+) -> Option<Vec<usize>> {
+    let alone = problem.common.iter().map(|&device| problem.all_on(device));
+    let mut all: Vec<(Cost, Vec<usize>)> = alone.chain(other).map(|units| (player.play(&units), units)).collect();
+    let mut used: Vec<usize> = chosen.iter().copied().filter(|device| problem.common.contains(device)).collect();
+    used.sort_unstable();
+    used.dedup();
+    // Without its only device, a choice is one of the others alone or divided; those alone are there already.
+    for &device in used.iter().take(MAX_LEFT_OUT).filter(|_| problem.common.len() > 2) {
+        let rest = problem.without(device);
+        let mut player = Player::new(&rest);
+        let first = rest.all_on(rest.common[0]);
+        let of_first = player.play(&first);
+        let (units, cost) = search::best(&rest, &mut player, &first, of_first, search::BUDGET / MAX_LEFT_OUT);
+        all.push((cost, units));
+    }
+    all.retain(|(cost, units)| cost.over == 0 && units != chosen);
+    all.into_iter().min_by_key(|(cost, _)| *cost).map(|(_, units)| units)
 }
 
 /// The device that serves best alone: the default one unless another is faster by more than [`NEAR_PERCENT`].

@@ -207,6 +207,12 @@ impl Call<'_> {
         self.nodes.get(self.fact(input)?.made_by?.index())
     }
 
+    /// Whether an input is the value of a loop variable's next iteration, and that is taken to have the shape of the first.
+    pub fn keeps_first(&self, input: usize) -> bool {
+        let from = self.node.inputs.get(input).and_then(|input| self.nodes.get(input.node.index()));
+        self.known.keeps_loops && from.is_some_and(|from| from.op.role.leads_back(self.node.op.role))
+    }
+
     /// Whether the declared shapes of state are not relied on.
     pub fn doubts_state(&self) -> bool {
         self.known.state == Declarations::Doubted

@@ -22,6 +22,13 @@ pub struct MatrixView<'a> {
 }
 
 impl MatrixView<'_> {
+    /// Whether it has elements, all of them within its slice.
+    pub fn lies_within(&self) -> bool {
+        let last = |i: usize| self.dims[i].checked_sub(1)?.checked_mul(self.steps[i]);
+        let last = || last(0)?.checked_add(last(1)?);
+        last().is_some_and(|last| last < self.elements.len())
+    }
+
     /// A block of it: the first row and column, and the number of each.
     ///
     /// # Panics

@@ -86,6 +86,8 @@ pub fn convolved(
     match &window.padding {
         Padding::Same { is_upper: true } => attrs.push(("padding", "SAME".into())),
         _ => {
+            let (window, image) = window.clone().closed(cx, x, None)?;
+            x = image;
             let (sides, more) = window.sides(cx, x)?;
             let is_negative = sides.iter().any(|side| side.0 < 0 || side.1 < 0);
             if sides.iter().all(|&side| side == (0, 0)) {

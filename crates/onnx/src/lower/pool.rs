@@ -4,7 +4,7 @@ use meshtf_graph::{Attr, Output};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, Tensor};
 
-use super::window::{Window, all_sides};
+use super::window::{Window, all_sides, padded};
 use super::{Operator, one, onnx};
 use crate::cx::Cx;
 use crate::emit::op;
@@ -58,6 +58,7 @@ fn max_pool(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if n.has_output(1) {
         return with_places(cx, n, x, &window);
     }
+    let (window, x) = window.closed(cx, x, Some(least(dtype)))?;
     let (sides, more) = window.sides(cx, x)?;
     let spatial = window.spatial();
     let three = spatial == 3 && matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -76,9 +77,9 @@ fn max_pool(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let mut attrs = attrs(&window);
     let is_padded = all.iter().any(|&side| side != (0, 0));
     let y = if three {
-        let padded = cx.pad(image, &all, Some(least(dtype)))?;
+        let image = cx.pad(image, &all, Some(least(dtype)))?;
         attrs.push(("padding", "VALID".into()));
-        cx.em.add("MaxPool3D", vec![padded.into()], &attrs)?
+        cx.em.add("MaxPool3D", vec![image.into()], &attrs)?
     } else {
         // The op refuses padding that is as large as its window.
         let is_large = all[2..].iter().zip(&window.kernel).any(|(side, &kernel)| side.0 >= kernel || side.1 >= kernel);
@@ -152,28 +153,30 @@ fn means(cx: &mut Cx, window: &Window, padded: Output) -> Result<Output> {
 fn average_pool(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let window = window(n)?;
-    let (sides, more) = window.sides(cx, x)?;
-    let all = all_sides(&sides, &more);
-    let padded = cx.pad(x, &all, None)?;
-    let y = means(cx, &window, padded)?;
-    if all.iter().all(|&side| side == (0, 0)) {
-        return one(y);
-    }
+    let sides = window.open_sides(cx, x)?;
     // The share of each window that is counted: of the image alone, or of its padding, too.
     let counts_padding = n.flag("count_include_pad", false);
     let mut sizes = vec![Size::Known(1); 2];
-    let mut rest = vec![(0, 0); 2];
-    for (i, side) in sides.iter().enumerate() {
-        let size = cx.size(x, i + 2)?;
-        sizes.push(if counts_padding { cx.compute("AddV2", size, Size::Known(side.0 + side.1))? } else { size });
-        rest.push(if counts_padding { (0, more[i]) } else { (side.0, side.1 + more[i]) });
+    let (mut all, mut rest) = (Vec::new(), Vec::new());
+    for (i, &[before, after, more]) in sides.iter().enumerate() {
+        let end = cx.compute("AddV2", after, more)?;
+        all.push([before, end]);
+        let mut size = cx.size(x, i + 2)?;
+        if counts_padding {
+            size = cx.compute("AddV2", size, before)?;
+            size = cx.compute("AddV2", size, after)?;
+        }
+        sizes.push(size);
+        rest.push(if counts_padding { [Size::Known(0), more] } else { [before, end] });
     }
-    if rest.iter().all(|&side| side == (0, 0)) {
+    let image = padded(cx, x, &all, None)?;
+    let y = means(cx, &window, image)?;
+    if rest.iter().flatten().all(|size| matches!(size, Size::Known(0))) {
         return one(y);
     }
     let shape = cx.packed(&sizes)?;
     let ones = cx.fill(shape, 1.0, cx.em.dtype(x))?;
-    let ones = cx.pad(ones, &rest, None)?;
+    let ones = padded(cx, ones, &rest, None)?;
     let share = means(cx, &window, ones)?;
     one(op!(cx.em, "RealDiv", y, share)?)
 }
@@ -187,6 +190,7 @@ fn lp_pool(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let x = n.input(0)?;
     let window = window(n)?;
     let p = if n.version < 2 { f64::from(n.float("p", 2.0)) } else { n.int("p", 2) as f64 };
+    let (window, x) = window.closed(cx, x, None)?;
     let (sides, more) = window.sides(cx, x)?;
     let x = powers(cx, x, p)?;
     let padded = cx.pad(x, &all_sides(&sides, &more), None)?;

@@ -240,20 +240,24 @@ fn short_time(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
 }
 
 fn mel(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
-    let known = |i: usize| -> Result<f64> {
+    let mut numbers = [0.0; 5];
+    for (i, number) in numbers.iter_mut().enumerate() {
         let x = n.input(i)?;
-        let value = cx.em.floats(x).and_then(|all| all.first().copied());
-        value.ok_or_else(|| unsupported(format!("unsupported: input {i} of MelWeightMatrix that only a step computes")))
-    };
-    let (bins, length, rate) = (known(0)? as usize, known(1)?, known(2)?);
-    let (low, high) = (known(3)?, known(4)?);
+        match cx.em.floats(x).and_then(|all| all.first().copied()) {
+            Some(known) => *number = known,
+            None => return mel_of_step(cx, n),
+        }
+    }
+    let [bins, length, rate, low, high] = numbers;
+    let bins = bins as usize;
     let columns = (length / 2.0).floor() as usize + 1;
     if bins > 1 << 16 || columns > 1 << 20 || bins.saturating_mul(columns) > 1 << 24 {
         return Err(Failure::invalid(format!("{bins} bins of a transform of length {length}")));
     }
     let to_mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
     let (first, last) = (to_mel(low), to_mel(high));
-    let step = (last - first) / (bins + 1) as f64;
+    // Of as many steps as there are edges, by the specification.
+    let step = (last - first) / (bins + 2) as f64;
     let edge = |i: usize| -> i64 {
         let hertz = 700.0 * (10f64.powf((first + step * i as f64) / 2595.0) - 1.0);
         ((length + 1.0) * hertz / rate).floor() as i64
@@ -276,5 +280,66 @@ fn mel(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         }
     }
     let all = cx.em.constant(Tensor::from_vec([columns, bins], all))?;
+    one(cx.cast(all, output_type(n)?)?)
+}
+
+/// The same of numbers that only a step has.
+fn mel_of_step(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
+    let mut numbers = Vec::with_capacity(5);
+    for i in 0..5 {
+        let x = n.input(i)?;
+        let x = cx.reshape(x, &[])?;
+        numbers.push(cx.cast(x, DType::F64)?);
+    }
+    let [bins, length, rate, low, high] = numbers[..] else { unreachable!("five were added") };
+    let to_mel = |cx: &mut Cx, hertz: Output| {
+        let share = op!(cx.em, "RealDiv", hertz, 700.0)?;
+        let log = op!(cx.em, "Log1p", share)?;
+        op!(cx.em, "Mul", log, 2595.0 / std::f64::consts::LN_10)
+    };
+    let (first, last) = (to_mel(cx, low)?, to_mel(cx, high)?);
+    let (span, parts) = (op!(cx.em, "Sub", last, first)?, op!(cx.em, "AddV2", bins, 2.0)?);
+    let step = op!(cx.em, "RealDiv", span, parts)?;
+    let count = cx.long(bins)?;
+    let bin = cx.range(Size::Of(count))?;
+    let bin = cx.cast(bin, DType::F64)?;
+    let places = op!(cx.em, "AddV2", length, 1.0)?;
+    let edge = |cx: &mut Cx, after: f64| {
+        let at = op!(cx.em, "AddV2", bin, after)?;
+        let at = op!(cx.em, "Mul", at, step)?;
+        let mel = op!(cx.em, "AddV2", at, first)?;
+        let power = op!(cx.em, "Mul", mel, std::f64::consts::LN_10 / 2595.0)?;
+        let share = op!(cx.em, "Expm1", power)?;
+        let hertz = op!(cx.em, "Mul", share, 700.0)?;
+        let at = op!(cx.em, "Mul", hertz, places)?;
+        let at = op!(cx.em, "RealDiv", at, rate)?;
+        op!(cx.em, "Floor", at)
+    };
+    let (from, centre, to) = (edge(cx, 0.0)?, edge(cx, 1.0)?, edge(cx, 2.0)?);
+    let half = op!(cx.em, "FloorDiv", length, 2.0)?;
+    let rows = op!(cx.em, "AddV2", half, 1.0)?;
+    let rows = cx.long(rows)?;
+    let row = cx.range(Size::Of(rows))?;
+    let row = cx.cast(row, DType::F64)?;
+    let row = cx.unsqueeze(row, &[1])?;
+    // The line from one corner of the triangle to the other, where its sides are not vertical.
+    let side = |cx: &mut Cx, a: Output, b: Output, width: [Output; 2]| {
+        let (part, whole) = (op!(cx.em, "Sub", a, b)?, op!(cx.em, "Sub", width[0], width[1])?);
+        let whole = op!(cx.em, "Maximum", whole, 1.0)?;
+        op!(cx.em, "RealDiv", part, whole)
+    };
+    let (up, down) = (side(cx, row, from, [centre, from])?, side(cx, to, row, [to, centre])?);
+    let within = |cx: &mut Cx, low: &str, from: Output, high: &str, to: Output| {
+        let (above, below) = (op!(cx.em, low, row, from)?, op!(cx.em, high, row, to)?);
+        op!(cx.em, "LogicalAnd", above, below)
+    };
+    let falls = within(cx, "GreaterEqual", centre, "Less", to)?;
+    let rises = within(cx, "GreaterEqual", from, "LessEqual", centre)?;
+    let is_peak = op!(cx.em, "Equal", from, centre)?;
+    let ones = op!(cx.em, "OnesLike", up)?;
+    let zeros = op!(cx.em, "ZerosLike", up)?;
+    let up = op!(cx.em, "SelectV2", is_peak, ones, up)?;
+    let rising = op!(cx.em, "SelectV2", rises, up, zeros)?;
+    let all = op!(cx.em, "SelectV2", falls, down, rising)?;
     one(cx.cast(all, output_type(n)?)?)
 }

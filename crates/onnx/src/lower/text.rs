@@ -11,9 +11,9 @@ use crate::help::Size;
 use crate::node::{Node, Value};
 
 pub const TABLE: &[Operator] = &[
-    ml("ArrayFeatureExtractor", extract),
-    ml("Binarizer", binarize),
-    ml("LabelEncoder", encode),
+    ml("ArrayFeatureExtractor", 1, extract),
+    ml("Binarizer", 1, binarize),
+    ml("LabelEncoder", 1, encode),
     onnx("RegexFullMatch", 20, matches),
     onnx("StringConcat", 20, concat),
     onnx("StringNormalizer", 10, normalize),

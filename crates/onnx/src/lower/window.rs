@@ -138,6 +138,76 @@ impl Window {
         Ok((sides, more))
     }
 
+    /// As [`sides`](Window::sides), with sizes that only a step tells: before, after, and besides.
+    ///
+    /// # Errors
+    /// Those of the graph.
+    pub fn open_sides(&self, cx: &mut Cx, x: Output) -> Result<Vec<[Size; 3]>> {
+        let mut all = Vec::new();
+        for i in 0..self.spatial() {
+            let size = cx.size(x, i + 2)?;
+            let (extent, stride) = (Size::Known(self.extent(i)), Size::Known(self.stride[i]));
+            let zero = Size::Known(0);
+            // The number of positions that begin before `end`.
+            let positions = |cx: &mut Cx, end: Size| {
+                let up = cx.compute("AddV2", end, Size::Known(self.stride[i] - 1))?;
+                cx.compute("FloorDiv", up, stride)
+            };
+            // The elements that so many windows cover beyond `end`.
+            let beyond = |cx: &mut Cx, count: Size, end: Size| {
+                let steps = cx.compute("Sub", count, Size::Known(1))?;
+                let last = cx.compute("Mul", steps, stride)?;
+                let covered = cx.compute("AddV2", last, extent)?;
+                let rest = cx.compute("Sub", covered, end)?;
+                cx.compute("Maximum", rest, zero)
+            };
+            all.push(match &self.padding {
+                Padding::Stated(stated) if !self.ceil || self.stride[i] == 1 => {
+                    [Size::Known(stated[i].0), Size::Known(stated[i].1), zero]
+                }
+                Padding::Stated(stated) => {
+                    let (before, after) = stated[i];
+                    let begun = cx.compute("AddV2", size, Size::Known(before))?;
+                    let padded = cx.compute("AddV2", begun, Size::Known(after))?;
+                    let rest = cx.compute("Sub", padded, extent)?;
+                    let count = positions(cx, rest)?;
+                    let count = cx.compute("AddV2", count, Size::Known(1))?;
+                    // A window that would begin in the padding after the image is left out.
+                    let most = positions(cx, begun)?;
+                    let count = cx.compute("Minimum", count, most)?;
+                    [Size::Known(before), Size::Known(after), beyond(cx, count, padded)?]
+                }
+                Padding::Same { is_upper } => {
+                    let count = positions(cx, size)?;
+                    let total = beyond(cx, count, size)?;
+                    let small = cx.compute("FloorDiv", total, Size::Known(2))?;
+                    let large = cx.compute("Sub", total, small)?;
+                    if *is_upper { [small, large, zero] } else { [large, small, zero] }
+                }
+            });
+        }
+        Ok(all)
+    }
+
+    /// A window without padding over an image that has it: of its own, if sizes that only a step tells decide. `value` is that of
+    /// the padding, zero if there is none.
+    ///
+    /// # Errors
+    /// Those of the graph.
+    pub fn closed(self, cx: &mut Cx, x: Output, value: Option<f64>) -> Result<(Window, Output)> {
+        if self.sides(cx, x).is_ok() {
+            return Ok((self, x));
+        }
+        let sides: Vec<[Size; 2]> = self
+            .open_sides(cx, x)?
+            .into_iter()
+            .map(|[before, after, more]| Ok([before, cx.compute("AddV2", after, more)?]))
+            .collect::<Result<_>>()?;
+        let x = padded(cx, x, &sides, value)?;
+        let none = vec![(0, 0); self.spatial()];
+        Ok((Window { padding: Padding::Stated(none), ceil: false, ..self }, x))
+    }
+
     /// An attribute with an entry for each axis of the image.
     pub fn outer(values: &[i64]) -> Attr {
         [1, 1].iter().chain(values).copied().collect::<Vec<i64>>().into()
@@ -162,6 +232,20 @@ impl Window {
             y = op!(cx.em, "GatherV2", y, places, (i + 2) as i64)?;
         }
         Ok(y)
+    }
+}
+
+/// An image padded along its spatial axes.
+pub fn padded(cx: &mut Cx, x: Output, sides: &[[Size; 2]], value: Option<f64>) -> Result<Output> {
+    if sides.iter().flatten().all(|size| matches!(size, Size::Known(0))) {
+        return Ok(x);
+    }
+    let pairs: Vec<Size> = [Size::Known(0); 4].into_iter().chain(sides.iter().flatten().copied()).collect();
+    let pairs = cx.packed(&pairs)?;
+    let pairs = cx.reshape(pairs, &[Size::Known(sides.len() as i64 + 2), Size::Known(2)])?;
+    match value {
+        None => op!(cx.em, "Pad", x, pairs),
+        Some(value) => op!(cx.em, "PadV2", x, pairs, value),
     }
 }
 

@@ -151,6 +151,62 @@ fn graphs_that_lead_back_are_refused() {
     refused(&made, &["more than", "nodes"]);
 }
 
+/// A tree of these nodes, of which all but the last are branches: the next node if the comparison holds, and if not.
+fn tree(next: &[[i64; 2]]) -> ModelProto {
+    let count = next.len() + 1;
+    let ints = |name: &str, ints: Vec<i64>| AttributeProto { name: name.to_owned(), ints, ..AttributeProto::default() };
+    let floats =
+        |name: &str, floats: Vec<f32>| AttributeProto { name: name.to_owned(), floats, ..AttributeProto::default() };
+    let side = |side: usize| next.iter().map(|next| next[side]).chain([0]).collect();
+    let modes = (0..count).map(|i| if i + 1 == count { "LEAF" } else { "BRANCH_LEQ" }.into()).collect();
+    let mut tree = node("TreeEnsembleRegressor", &["x"], "y");
+    tree.domain = "ai.onnx.ml".to_owned();
+    tree.attribute = vec![
+        ints("nodes_treeids", vec![0; count]),
+        ints("nodes_nodeids", (0..count as i64).collect()),
+        ints("nodes_featureids", vec![0; count]),
+        ints("nodes_truenodeids", side(0)),
+        ints("nodes_falsenodeids", side(1)),
+        floats("nodes_values", vec![0.0; count]),
+        AttributeProto { name: "nodes_modes".to_owned(), strings: modes, ..AttributeProto::default() },
+        ints("target_ids", vec![0]),
+        ints("target_treeids", vec![0]),
+        ints("target_nodeids", vec![count as i64 - 1]),
+        floats("target_weights", vec![1.0]),
+    ];
+    let mut made = model(vec![tree]);
+    made.opset_import.push(opset("ai.onnx.ml", 3));
+    let graph = made.graph.as_mut().unwrap();
+    let Some(TypeValue::Tensor(ty)) = graph.input[0].r#type.as_mut().and_then(|ty| ty.value.as_mut()) else {
+        unreachable!()
+    };
+    ty.shape = Some(TensorShapeProto { dim: vec![Dimension::default(); 2] });
+    made
+}
+
+#[test]
+fn trees_that_are_none_are_refused() {
+    let leaf = 3;
+    let read = tree(&[[1, 2], [leaf, leaf], [leaf, leaf]]).encode_to_vec();
+    assert!(meshtf_onnx::read(&read, &mut |_, _| unreachable!()).is_ok());
+    refused(&tree(&[[1, leaf], [2, leaf], [1, leaf]]), &["TreeEnsembleRegressor", "below two others"]);
+    refused(&tree(&[[1, 2], [0, leaf], [leaf, leaf]]), &["it has no tree"]);
+    refused(&tree(&[[1, 7]]), &["tree 0 has no node 7"]);
+    let deep: Vec<[i64; 2]> = (0..100_000).map(|i| [i + 1, 100_000]).collect();
+    refused(&tree(&deep), &["a tree of more than 1024 levels"]);
+    let without = |name: &str| {
+        let mut own = tree(&[[1, 1]]);
+        own.graph.as_mut().unwrap().node[0].attribute.retain(|attr| attr.name != name);
+        own
+    };
+    refused(&without("nodes_values"), &["0 values for 2 nodes"]);
+    refused(&without("target_nodeids"), &["target_nodeids has 0 numbers"]);
+    let mut targets = tree(&[[1, 1]]);
+    let count = AttributeProto { name: "n_targets".to_owned(), i: Some(1 << 60), ..AttributeProto::default() };
+    targets.graph.as_mut().unwrap().node[0].attribute.push(count);
+    refused(&targets, &["2 leaves of 1152921504606846976 targets"]);
+}
+
 #[test]
 fn files_of_nothing_but_messages_are_refused() {
     // Two bytes for each of eight million nodes, within the graph.

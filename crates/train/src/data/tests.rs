@@ -1,5 +1,6 @@
 //! Tests of orders, examples and files, against values counted by hand.
 
+mod arrived;
 mod files;
 #[cfg(feature = "parquet")]
 mod parquet;

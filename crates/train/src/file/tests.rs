@@ -38,6 +38,27 @@ fn what_is_said_is_read() {
     assert!(train.mode == UpdateMode::Async && init == ["start"] && train.fewest.is_none());
     let some = read(&text.replace(r#""workers": 2"#, r#""workers": {"min": 2, "max": 8}"#)).unwrap().train;
     assert_eq!((some.fewest, some.workers, some.least()), (Some(2), 8, 2));
+    // Those that make their own updates share no batch.
+    assert!(!some.is_elastic());
+    for mode in [UpdateMode::Sync, UpdateMode::Mirrored] {
+        let some = TrainSection { mode, ..some.clone() };
+        assert!(some.is_elastic() && some.least() == 2);
+        // As many as can share it equally, neither fewer than the least nor more than the greatest number.
+        for (up, batch, wanted) in [
+            (9, 24, Some(8)),
+            (7, 24, Some(6)),
+            (5, 24, Some(4)),
+            (2, 24, Some(2)),
+            (1, 24, None),
+            (7, 64, Some(4)),
+            (3, 64, Some(2)),
+            (6, 7, None),
+            (8, 7, Some(7)),
+            (0, 8, None),
+        ] {
+            assert_eq!(some.sharing(up, batch), wanted, "{up} up, a batch of {batch}");
+        }
+    }
     let wanted = EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() };
     assert_eq!(evaluate.unwrap(), wanted);
 }
@@ -268,9 +289,9 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"workers": {"min": 4}}"#, "$.train.workers", "a \"max\" of at least as many"),
         (r#"{"workers": {"min": 4, "tasks": 5}}"#, "$.train.workers.tasks", "there are min, max"),
         (
-            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": {"min": 1, "max": 2}}"#,
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": {"min": 1, "max": 2}, "backup": 1}"#,
             "$.train",
-            "in mode async alone",
+            "or leave \"backup\" out",
         ),
         (
             r#"{"rate": {"exponential": {"rate": 1, "factor": 0.5, "every": 9, "staircase": 1}}}"#,

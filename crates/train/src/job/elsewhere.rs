@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use meshtf_graph::{NodeDef, NodeId, split_tensor_name};
 use meshtf_tensor::failure::Result;
 
-use super::replicas::{Replicas, prefix_of, renamed_classes, within};
+use super::replicas::{Replicas, prefix_of, renamed_classes};
 use crate::file::UpdateMode;
 
 /// The names of what evaluations feed and fetch, on workers other than the first.
@@ -65,7 +65,7 @@ impl Replicas<'_> {
             let named = |tensor: &str| elsewhere.named(tensor, worker);
             for (_, def) in nodes().zip(&all).filter(|((id, _), _)| is_own(*id)) {
                 let mut def = NodeDef { name: named(&def.name), ..def.clone() };
-                def.device = within(&def.device, "worker", worker)?;
+                def.device = self.on_worker(&def.device, worker)?;
                 for input in &mut def.inputs {
                     *input = match input.strip_prefix('^') {
                         Some(name) => format!("^{}", named(name)),

@@ -10,7 +10,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
 use super::worker_file::Held;
-use super::{FedPlaceholder, REPLICA, homes};
+use super::{FedPlaceholder, REPLICA, homes_on};
 use crate::file::{TrainSection, UpdateMode};
 
 /// The distance between the seeds of two replicas: an odd number, far from the distance of two seeds of one graph.
@@ -24,6 +24,8 @@ pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
     pub train: &'a TrainSection,
     parts: &'a [FedPlaceholder],
+    /// By replica: the number of its task of job `worker`.
+    tasks: &'a [usize],
     /// By node: whether each replica has a copy.
     pub is_copied: Vec<bool>,
     /// By node: whether it is random, with other numbers in other replicas.
@@ -47,6 +49,7 @@ impl<'a> Replicas<'a> {
         train: &'a TrainSection,
         parts: &'a [FedPlaceholder],
         constants: &[&str],
+        tasks: &'a [usize],
     ) -> Replicas<'a> {
         let dependent = |on: Vec<NodeId>| dependent(graph, constants, on);
         let is_drawn = drawn(graph, train);
@@ -71,7 +74,7 @@ impl<'a> Replicas<'a> {
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()
             }
         };
-        Replicas { graph, train, parts, is_copied, is_drawn, stays }
+        Replicas { graph, train, parts, tasks, is_copied, is_drawn, stays }
     }
 
     /// The number of replicas.
@@ -128,12 +131,12 @@ impl<'a> Replicas<'a> {
             if node.op.makes_variable {
                 def.device = self.device_of_variable(node, &mut loads)?;
             } else if self.is_copied[id.index()] {
-                def.device = within(&def.device, "worker", 0)?;
+                def.device = self.on_worker(&def.device, 0)?;
             }
             defs.push(def);
         }
         let (mut queues, mut held) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
-        let homes = homes(self.graph, self.train, &self.parts[0].name)?;
+        let homes = homes_on(self.graph, self.train, &self.parts[0].name, self.tasks)?;
         for (i, device) in homes.iter().enumerate() {
             for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
                 let copy = self.copy(node, def, i)?;
@@ -152,6 +155,14 @@ impl<'a> Replicas<'a> {
         Ok(Filled { defs, queues, held })
     }
 
+    /// The device on the task of a replica, unless it names a job itself.
+    ///
+    /// # Errors
+    /// InvalidArgument for a device that cannot be read.
+    pub fn on_worker(&self, device: &str, replica: usize) -> Result<String> {
+        within(device, "worker", self.tasks.get(replica).copied().unwrap_or(replica))
+    }
+
     /// The device of a variable that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job
     /// itself.
     fn device_of_variable(&self, node: &Node, loads: &mut [usize]) -> Result<String> {
@@ -164,7 +175,7 @@ impl<'a> Replicas<'a> {
                 loads[task] = loads[task].saturating_add(elements.saturating_mul(width));
                 within(&node.device, "ps", task)
             }
-            None if self.train.workers > 0 => within(&node.device, "worker", 0),
+            None if self.train.workers > 0 => self.on_worker(&node.device, 0),
             _ => Ok(node.device.clone()),
         }
     }
@@ -183,7 +194,7 @@ impl<'a> Replicas<'a> {
             }
             // A small constant without a device is on each device that uses it.
             if node.op.role != Role::Const || !def.device.is_empty() {
-                def.device = within(&def.device, "worker", replica)?;
+                def.device = self.on_worker(&def.device, replica)?;
             }
         }
         if let Some(part) = self.parts.iter().position(|part| part.name == node.name) {

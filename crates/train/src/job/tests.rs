@@ -24,6 +24,15 @@ fn put_together(batch: usize, train: &str) -> Result<TrainingGraph> {
 }
 
 fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGraph> {
+    with_parts(graph, batch, train, |graph, sections, parts| job(graph, sections, parts, 8, false))
+}
+
+fn with_parts(
+    graph: &str,
+    batch: usize,
+    train: &str,
+    build: impl FnOnce(Graph, &Sections, &[FedPlaceholder]) -> Result<TrainingGraph>,
+) -> Result<TrainingGraph> {
     let text = format!(
         r#"{{"data": {{"feed": {{"x": "x.npy", "y": "y.npy"}}, "batch": {batch}}},
             "train": {{"optimizer": "adam", "rate": 0.1, "steps": 5, {train}}}}}"#
@@ -34,7 +43,7 @@ fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGra
         FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![4], there: None },
         FedPlaceholder { name: "y".to_owned(), dtype: DType::I32, example: vec![], there: None },
     ];
-    job(graph, &sections, &parts, 8, false)
+    build(graph, &sections, &parts)
 }
 
 #[test]
@@ -69,6 +78,34 @@ fn replicas_are_on_workers_and_variables_are_spread_by_bytes() {
     assert!(names.contains(&"small/Adam_1") && names.contains(&"global_step") && !names.contains(&"fixed/Adam"));
     assert_eq!(job.restores.len(), job.variables.len());
     assert_eq!(job.queues.len(), 2);
+}
+
+/// Where some workers are missing, the others have the replicas, under the names that these have on the first workers.
+#[test]
+fn replicas_may_be_on_some_of_the_workers() {
+    for (train, mirrored) in
+        [(r#""loss": "loss", "workers": 2"#, false), (r#""loss": "loss", "workers": 2, "mode": "mirrored""#, true)]
+    {
+        let graph = GRAPH.replace(r#", "device": "/job:other/task:3""#, "");
+        let on = |tasks: &[usize]| {
+            with_parts(&graph, 6, train, |graph, sections, parts| job_on(tasks, graph, sections, parts, 8, false))
+                .unwrap()
+        };
+        let (first, some) = (on(&[0, 1]), on(&[1, 4]));
+        let device = |job: &TrainingGraph, name: &str| job.graph.node(job.graph.find(name).unwrap()).device.clone();
+        for (name, task) in [("x", 1), ("replica_1/x", 4), ("train/queue_1", 4), ("large/variable", 1)] {
+            assert_eq!(device(&some, name), format!("/job:worker/task:{task}"), "{name}");
+        }
+        assert_eq!(some.graph.find("replica_1/large/variable").is_some(), mirrored);
+        // They differ in nothing else: not in the state either.
+        let elsewhere = |device: &str| device.replace("task:1", "task:4").replace("task:0", "task:1");
+        assert_eq!(first.graph.len(), some.graph.len());
+        for ((_, first), (_, some)) in first.graph.nodes().zip(some.graph.nodes()) {
+            assert_eq!((&first.name, elsewhere(&first.device)), (&some.name, some.device.clone()));
+        }
+        let state = |job: &TrainingGraph| job.variables.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        assert_eq!((state(&first), &first.restores), (state(&some), &some.restores));
+    }
 }
 
 #[test]

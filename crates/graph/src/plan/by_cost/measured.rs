@@ -4,11 +4,13 @@
 //! short one than of a long one. Each traced step moves a factor a quarter of the way to its own, so that one disturbed step
 //! does little.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use meshtf_tensor::device::{DeviceFacts, DeviceSpec};
 
 use super::super::group::Groups;
+use super::repeat::Repeats;
+use super::sizes::Sizes;
 use super::work::Problem;
 use super::{ByCost, MAX_NODES};
 use crate::trace::DeviceTrace;
@@ -16,7 +18,7 @@ use crate::{Graph, NodeId, Output};
 
 /// Classes of estimated times: up to 1 µs, and each four times as long as the one before.
 const CLASSES: usize = 12;
-/// Most pairs of an op and a backend that are remembered.
+/// Most pairs of an op and a backend that are remembered, and loops.
 const MAX_KEPT: usize = 4096;
 /// The factor of an estimate that was right.
 const RIGHT: u64 = 1 << 10;
@@ -31,11 +33,13 @@ pub(super) type Factors = [u64; CLASSES];
 pub struct Measured {
     /// By the name of the backend, and that of the op.
     factors: BTreeMap<String, BTreeMap<&'static str, Factors>>,
+    /// The iterations of loops in the last step that was traced, by the names of their LoopConds and the numbers of their nodes.
+    loops: BTreeMap<(String, usize), u64>,
 }
 
 impl Measured {
-    /// Learns from the traces of a step of a graph, unless that is too large to be placed by cost. Nodes of open sizes, and those
-    /// that ran several times, do not count.
+    /// Learns from the traces of a step of a graph, unless that is too large to be placed by cost. Nodes of open sizes do not
+    /// count; of those that ran several times, the mean does.
     pub fn learn(&mut self, graph: &Graph, devices: &[DeviceFacts], traces: &[DeviceTrace]) {
         if graph.len() > MAX_NODES {
             return;
@@ -43,25 +47,43 @@ impl Measured {
         let by_name = |spec: &DeviceSpec| devices.iter().position(|device| device.name.matches(spec));
         let groups = Groups::of(graph, true);
         let problem = Problem::of(graph, &groups, devices, &ByCost::default(), by_name);
+        let mut ran: HashMap<NodeId, u64> = HashMap::new();
         for trace in traces {
             let Some(device) = devices.iter().position(|device| device.name == trace.device) else { continue };
-            let mut took: BTreeMap<NodeId, Option<u64>> = BTreeMap::new();
+            // The nodes, with their times and runs.
+            let mut took: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
             for node in &trace.nodes {
                 let Some(id) = graph.find(&node.name).filter(|&id| graph.node(id).op.name == node.op) else { continue };
-                let is_first = !took.contains_key(&id);
-                took.insert(id, Some(node.took_ns).filter(|_| is_first && has_sizes(graph, id)));
+                let (all, runs) = took.entry(id).or_default();
+                (*all, *runs) = (all.saturating_add(node.took_ns), *runs + 1);
             }
+            ran.extend(took.iter().map(|(&id, &(_, runs))| (id, runs)));
             let stored = took.keys().map(|&id| problem.reads_stored(id)).fold(0, u64::saturating_add);
             let mut sums: BTreeMap<(&'static str, usize), (u64, u64)> = BTreeMap::new();
-            for (id, took) in took {
-                let (Some(took), Some(estimate)) = (took, problem.estimate(id, device, stored)) else { continue };
+            for (id, (took, runs)) in took.into_iter().filter(|&(id, _)| has_sizes(graph, id)) {
+                let Some(estimate) = problem.estimate(id, device, stored) else { continue };
                 let (estimates, times) = sums.entry((graph.node(id).op.name, class(estimate))).or_default();
-                (*estimates, *times) = (estimates.saturating_add(estimate), times.saturating_add(took));
+                (*estimates, *times) = (estimates.saturating_add(estimate), times.saturating_add(took / runs));
             }
             for ((op, class), (estimates, times)) in sums {
                 self.note(&devices[device].backend, op, class, times.saturating_mul(RIGHT) / estimates.max(1));
             }
         }
+        let sizes = Sizes::of(graph);
+        for (of, iterations) in Repeats::find(graph, &sizes.shapes)
+            .iter()
+            .flat_map(|repeats| repeats.traced(|id| ran.get(&id).copied().unwrap_or(0)))
+        {
+            if self.loops.len() < MAX_KEPT || self.loops.contains_key(&of) {
+                self.loops.insert(of, iterations);
+            }
+        }
+    }
+
+    /// The iterations of a loop, by the name of its LoopCond and the number of its nodes.
+    pub(super) fn iterations(&self, condition: &str, nodes: usize) -> Option<u64> {
+        // The key is owned: such look-ups are rare.
+        self.loops.get(&(condition.to_owned(), nodes)).copied()
     }
 
     fn note(&mut self, backend: &str, op: &'static str, class: usize, factor: u64) {
@@ -154,14 +176,18 @@ mod tests {
     }
 
     #[test]
-    fn open_sizes_loops_and_strangers_teach_nothing() {
+    fn open_sizes_and_strangers_teach_nothing_and_of_several_runs_the_mean_counts() {
         let graph = Graph::new(read(NODES.as_bytes()).unwrap().nodes).unwrap();
         let devices = [device()];
         let mut measured = Measured::default();
         let elsewhere = Task::new("t", 1).device(DeviceKind::Cpu, 0);
-        let nodes = [("b", "Exp", 5), ("c", "Neg", 5), ("c", "Neg", 5), ("nobody", "Exp", 5), ("a", "Log", 5)];
+        let nodes = [("b", "Exp", 5), ("nobody", "Exp", 5), ("a", "Log", 5)];
         measured.learn(&graph, &devices, &[traced(&devices[0].name, &nodes), traced(&elsewhere, &[("a", "Exp", 5)])]);
         assert_eq!(measured, Measured::default());
+        // 1.0002 ms are expected; one and three times as long are twice on average.
+        let twice = [("c", "Neg", 1_000_200), ("c", "Neg", 3_000_600)];
+        measured.learn(&graph, &devices, &[traced(&devices[0].name, &twice)]);
+        assert_eq!(corrected(1_000_200, measured.of("flex", "Neg").unwrap()), 2_000_400);
         // A disturbed time counts as the limit.
         measured.learn(&graph, &devices, &[traced(&devices[0].name, &[("a", "Exp", u64::MAX)])]);
         assert_eq!(corrected(1_000, measured.of("flex", "Exp").unwrap()), 32_000);

@@ -1,8 +1,12 @@
 //! A step played through: each processor computes one node at a time, in the order of the paths that take longest, and values
-//! travel as [`Way`](super::work::Way)s take.
+//! travel as [`Way`](super::devices::Way)s take.
+
+mod explain;
 
 use std::cmp::Reverse;
 use std::rc::Rc;
+
+pub(super) use explain::Part;
 
 use super::work::{Job, Problem, Taken};
 
@@ -31,6 +35,8 @@ pub(super) struct Player<'a> {
     problem: &'a Problem,
     /// The jobs in the order in which they are played: each after its inputs.
     order: Vec<usize>,
+    /// The jobs whose values are there when a step begins: variables, constants and feeds, and what only passes them on.
+    early: Vec<bool>,
     /// The bytes that each memory stores.
     stored: Vec<u64>,
     /// When each job is done.
@@ -53,9 +59,14 @@ pub(super) struct Player<'a> {
 impl<'a> Player<'a> {
     pub fn new(problem: &'a Problem) -> Self {
         let (jobs, devices, memories) = (problem.jobs.len(), problem.processors.len(), problem.memories.len());
+        let mut early = vec![false; jobs];
+        for (at, job) in problem.jobs.iter().enumerate() {
+            early[at] = job.work.is_none() && job.inputs.iter().all(|taken| early[taken.from]);
+        }
         Player {
             problem,
             order: order(problem),
+            early,
             stored: vec![0; memories],
             done: vec![0; jobs],
             copies: vec![Vec::new(); jobs],
@@ -72,12 +83,8 @@ impl<'a> Player<'a> {
     /// The expectation of a step with these devices of the units.
     pub fn play(&mut self, units: &[usize]) -> Cost {
         self.begin();
+        self.fill(units);
         let problem = self.problem;
-        self.stored.fill(0);
-        for (unit, &device) in units.iter().enumerate() {
-            let stored = &mut self.stored[problem.processors[device].memory];
-            *stored = stored.saturating_add(problem.stored[unit]);
-        }
         let (mut end, mut crossings) = (0u64, 0);
         for place in 0..self.order.len() {
             let at = self.order[place];
@@ -92,6 +99,15 @@ impl<'a> Player<'a> {
         Cost { over: self.over(units), time: end, crossings }
     }
 
+    /// The memories store what these devices of the units have them store.
+    fn fill(&mut self, units: &[usize]) {
+        self.stored.fill(0);
+        for (unit, &device) in units.iter().enumerate() {
+            let stored = &mut self.stored[self.problem.processors[device].memory];
+            *stored = stored.saturating_add(self.problem.stored[unit]);
+        }
+    }
+
     /// The bytes by which the memories are exceeded if the jobs run one after the other in the order of the graph. By their
     /// times, the first values of all variables would be there before the first variable has its own.
     fn over(&mut self, units: &[usize]) -> u64 {
@@ -103,8 +119,15 @@ impl<'a> Player<'a> {
         for (unit, &device) in units.iter().enumerate() {
             self.take(problem.processors[device].memory, problem.stored[unit]);
         }
+        // A device sends at once all that is there when a step begins: it does not wait until the other one needs it.
         for job in &problem.jobs {
-            self.take(problem.processors[units[job.unit]].memory, job.makes);
+            self.copy_of(job, |unit| units[unit], |player, from| player.early[from]);
+        }
+        for job in &problem.jobs {
+            let memory = problem.processors[units[job.unit]].memory;
+            self.take(memory, job.makes.saturating_add(job.piles));
+            self.take(memory, job.inside);
+            self.now[memory] = self.now[memory].saturating_sub(job.inside);
             self.copy(job, |unit| units[unit]);
             for taken in &job.inputs {
                 let from = taken.from;
@@ -231,7 +254,8 @@ impl<'a> Player<'a> {
             return copy.since;
         }
         let leaves = done.max(self.links[source * self.clocks.len() + device]);
-        leaves.saturating_add(self.problem.way(source, device).time(taken.bytes))
+        let way = self.problem.way(source, device);
+        leaves.saturating_add(way.time(taken.bytes).saturating_mul(taken.times))
     }
 
     /// The device from which the value of a job comes.
@@ -255,13 +279,17 @@ impl<'a> Player<'a> {
 
     /// The inputs of a job are on its device. Returns the number of values that were not.
     fn copy(&mut self, job: &Job, of: impl Fn(usize) -> usize) -> u64 {
+        self.copy_of(job, of, |_, _| true)
+    }
+
+    /// The same for inputs from jobs that count.
+    fn copy_of(&mut self, job: &Job, of: impl Fn(usize) -> usize, counts: impl Fn(&Self, usize) -> bool) -> u64 {
         let problem = self.problem;
         let device = of(job.unit);
         let mut copies = 0;
         for taken in &job.inputs {
             let (from, source) = (taken.from, self.source(taken.from, &of));
-            let is_there = |copy: &Copied| copy.device == device && copy.port == taken.port;
-            if source != device && taken.bytes > 0 && !self.copies[from].iter().any(is_there) {
+            if counts(self, from) && self.crosses(taken, source, device) {
                 let since = self.arrival(taken, source, device);
                 self.links[source * self.clocks.len() + device] = since;
                 self.copies[from].push(Copied { port: taken.port, device, since, bytes: taken.bytes });
@@ -270,6 +298,12 @@ impl<'a> Player<'a> {
             }
         }
         copies
+    }
+
+    /// Whether an input of a job on a device is a value of another device that is not there yet.
+    fn crosses(&self, taken: &Taken, source: usize, device: usize) -> bool {
+        let is_there = |copy: &Copied| copy.device == device && copy.port == taken.port;
+        source != device && taken.bytes > 0 && !self.copies[taken.from].iter().any(is_there)
     }
 
     fn take(&mut self, memory: usize, bytes: u64) {

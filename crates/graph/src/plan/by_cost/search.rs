@@ -5,20 +5,22 @@ use super::work::Problem;
 
 /// Most choices of which each is tried.
 const MAX_CHOICES: usize = 4096;
-/// Jobs, and inputs of jobs, that all moves together play through.
-const BUDGET: usize = 6_000_000;
+/// The usual budget.
+pub(super) const BUDGET: usize = 6_000_000;
 /// Most choices that are drawn, and units that differ from the best one in every other.
 const KICKS: usize = 128;
 const KICKED: usize = 4;
 /// Most moves that are tried, and least.
 const MOVES: [usize; 2] = [20_000, 16];
 
-/// The best choice that is found, which is at least as good as `first`.
+/// The best choice that is found, which is at least as good as `first`. `budget`: the jobs, and inputs of jobs, that all moves
+/// together play through.
 pub(super) fn best<'a>(
     problem: &'a Problem,
     player: &mut Player<'a>,
     first: &[usize],
     of_first: Cost,
+    budget: usize,
 ) -> (Vec<usize>, Cost) {
     let open: Vec<usize> = (0..problem.candidates.len()).filter(|&unit| problem.candidates[unit].len() > 1).collect();
     if open.is_empty() {
@@ -26,10 +28,10 @@ pub(super) fn best<'a>(
     }
     let edges = edges(problem);
     let choices = open.iter().try_fold(1usize, |all, &unit| all.checked_mul(problem.candidates[unit].len()));
-    if choices.is_some_and(|choices| choices <= MAX_CHOICES && choices.saturating_mul(edges) <= BUDGET) {
+    if choices.is_some_and(|choices| choices <= MAX_CHOICES && choices.saturating_mul(edges) <= budget) {
         return every(problem, player, &open, first, of_first);
     }
-    climbed(problem, player, first, of_first)
+    climbed(problem, player, first, of_first, budget)
 }
 
 /// The best of some choices that moves improve.
@@ -38,8 +40,9 @@ pub(super) fn climbed<'a>(
     player: &mut Player<'a>,
     first: &[usize],
     of_first: Cost,
+    budget: usize,
 ) -> (Vec<usize>, Cost) {
-    let moves = (BUDGET / edges(problem).max(1)).clamp(MOVES[1], MOVES[0]);
+    let moves = (budget / edges(problem).max(1)).clamp(MOVES[1], MOVES[0]);
     let open = with_stores(problem, &by_position(problem));
     let listed = player.list();
     let filled = filled(problem, &open);

@@ -1,5 +1,8 @@
 //! Choices against all choices, by hand and on drawn graphs; memory as a limit; and what has no choice stays.
 
+mod explained;
+mod repeats;
+
 use std::fmt::Write as _;
 
 use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
@@ -91,6 +94,21 @@ fn a_model_that_fits_into_no_memory_is_cut_where_least_crosses() {
     assert_eq!(plan.estimate.unwrap().alone, None);
 }
 
+#[test]
+fn weights_are_not_sent_at_the_start_of_each_step_to_a_device_that_lacks_the_memory_for_them() {
+    // Two processes of a machine that compute slower than the link carries: weights that are sent while others are used
+    // would take no time, and they arrive before they are used.
+    let (graph, mut devices) = (layers(12, 1024), devices(&[36 << 20, 36 << 20]));
+    for device in &mut devices {
+        device.capacity.rates = Some(Rates { bytes: 500_000_000, ..RATES });
+    }
+    let machines = devices.iter().map(|device| (device.name.task.clone(), 0)).collect();
+    let by_cost = Some(ByCost { machines, ..ByCost::default() });
+    let plan = planned(&graph, &devices, &PlanOptions { by_cost, ..options(&devices) }, "y11");
+    let values: Vec<u64> = plan.transfers.iter().filter_map(|transfer| transfer.bytes).collect();
+    assert!(values.iter().all(|&bytes| bytes == 4096), "{values:?}");
+}
+
 /// Sums of tables of 8 MB, which are constants, and the sum of those.
 fn tables(count: usize) -> Graph {
     let names: Vec<String> = (0..count).map(|table| format!("w{table}")).collect();
@@ -160,7 +178,7 @@ fn branches_are_computed_beside_each_other_on_machines_but_not_on_one() {
     let mut of = tasks(&plan, "b");
     of.sort_unstable();
     assert_eq!(of, [0, 0, 1, 1]);
-    let Estimate { step, alone } = plan.estimate.unwrap();
+    let Estimate { step, alone, .. } = plan.estimate.unwrap();
     let (_, alone) = alone.unwrap();
     assert!(step < alone.mul_f64(0.55), "{step:?} beside {alone:?}");
     // Two processes of a machine share its cores.
@@ -340,8 +358,8 @@ fn the_search_finds_choices_within_a_twentieth_of_the_best() {
         let mut player = Player::new(&problem);
         let start = problem.all_on(0);
         let of_start = player.play(&start);
-        let (_, best) = search::best(&problem, &mut player, &start, of_start);
-        let (_, found) = search::climbed(&problem, &mut player, &start, of_start);
+        let (_, best) = search::best(&problem, &mut player, &start, of_start, search::BUDGET);
+        let (_, found) = search::climbed(&problem, &mut player, &start, of_start, search::BUDGET);
         assert!(found.over <= best.over, "{round}: {found:?} beside {best:?}");
         // If no choice fits, that which lacks least is found, whatever its time.
         assert!(best.over > 0 || found.time <= best.time + best.time / 20, "{round}: {found:?} beside {best:?}");
@@ -356,7 +374,7 @@ fn a_long_chain_is_placed_the_same_each_time() {
         let mut player = Player::new(&problem);
         let first = problem.all_on(0);
         let of_first = player.play(&first);
-        search::best(&problem, &mut player, &first, of_first)
+        search::best(&problem, &mut player, &first, of_first, search::BUDGET)
     };
     assert!(choose().1.over == 0);
     assert_eq!(choose(), choose());

@@ -73,8 +73,9 @@ fn switch(call: &Call) -> Option<Vec<Fact>> {
 
 /// The facts common to all inputs, one of which arrives; and its index.
 fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
-    let first = call.dims(0);
-    let common = (1..call.len()).try_fold(first, |common, input| {
+    let mut inputs = (0..call.len()).filter(|&input| !call.keeps_first(input));
+    let first = inputs.next().and_then(|input| call.dims(input));
+    let common = inputs.try_fold(first, |common, input| {
         let dims = call.dims(input)?;
         let common = common.filter(|common| common.len() == dims.len())?;
         let same = |(&a, &b): (&Size, &Size)| if a == b { a } else { call.size(None) };

@@ -1,0 +1,114 @@
+//! Constants that are divided since no device has the memory for them: the values are those of the whole constant.
+
+use meshtf_graph::NodeDef;
+use meshtf_graph::plan::divided;
+use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceMemory};
+
+use super::*;
+
+/// A device that may hold three quarters of so many bytes.
+fn with_memory(free: u64) -> DeviceFacts {
+    let capacity = Capacity { memory: Some(DeviceMemory { total: free, free }), ..Capacity::default() };
+    DeviceFacts { capacity, ..DeviceFacts::unknown(Task::new("t", 0).device(DeviceKind::Cpu, 0)) }
+}
+
+/// A graph of these lines and a constant `w` of floats that no two neighbours have alike.
+fn with_constant(lines: &str, shape: [usize; 2]) -> Graph {
+    let elements = (0..shape[0] * shape[1]).map(|at| ((at * 37 % 101) as f32 - 50.0) / 7.0).collect();
+    let w = Tensor::from_vec(shape.to_vec(), elements);
+    let mut defs: Vec<NodeDef> = lines.lines().filter(|line| !line.trim().is_empty()).map(node).collect();
+    defs.push(NodeDef::constant("w".into(), String::new(), Attr::Tensor(w)));
+    Graph::new(defs).unwrap()
+}
+
+fn floats(shape: &[usize]) -> Tensor {
+    let count: usize = shape.iter().product();
+    Tensor::from_vec(shape.to_vec(), (0..count).map(|at| ((at * 29 % 67) as f32 - 33.0) / 5.0).collect())
+}
+
+#[test]
+fn products_by_columns_and_look_ups_have_the_same_bits() {
+    let indices = Tensor::from_vec(vec![2, 3], vec![0i32, 11, 5, 6, 7, 0]);
+    let wide = Tensor::from_vec(vec![2], vec![11i64, 3]);
+    let cases: [(&str, [usize; 2], Tensor); 8] = [
+        ("y = MatMul x w", [6, 12], floats(&[3, 6])),
+        ("y = MatMul x w transpose_b=true", [12, 6], floats(&[3, 6])),
+        ("y = MatMul x w transpose_a=true", [6, 12], floats(&[6, 3])),
+        ("r = Identity w\ny = MatMul x r", [6, 12], floats(&[3, 6])),
+        ("y = BatchMatMulV2 x w", [6, 12], floats(&[2, 3, 6])),
+        ("y = BatchMatMulV2 x w adj_y=true", [12, 6], floats(&[2, 3, 6])),
+        ("zero = Const is=(0)\ny = GatherV2 w x zero", [12, 6], indices),
+        ("y = Gather w x", [12, 6], wide),
+    ];
+    for (lines, shape, fed) in cases {
+        let dims: Vec<String> = fed.dims().iter().map(usize::to_string).collect();
+        let placeholder = format!("x = Placeholder dtype={} shape=[{}]\n", fed.dtype().name(), dims.join(","));
+        let graph = with_constant(&format!("{placeholder}{lines}"), shape);
+        // 288 bytes, of which a device may hold 150, and a part a quarter of that.
+        let parts = divided(&graph, &[with_memory(200)], &["y"]).unwrap().expect(lines);
+        let of_w = |graph: &Graph| graph.nodes().filter(|(_, node)| node.name.starts_with("w/part")).count();
+        assert_eq!((of_w(&parts), parts.find("w")), (8, None), "{lines}");
+        let run = |graph: &Graph| Cluster::new(1).run(graph, &[("x", fed.clone())], &["y"]).unwrap().remove(0);
+        let (whole, divided) = (run(&graph), run(&parts));
+        assert_eq!((whole.shape(), whole.bytes()), (divided.shape(), divided.bytes()), "{lines}");
+    }
+}
+
+#[test]
+fn a_matrix_of_few_columns_is_divided_by_rows() {
+    for (lines, shape, fed) in [
+        ("y = MatMul x w", [48, 2], floats(&[3, 48])),
+        ("y = MatMul x w transpose_a=true", [48, 2], floats(&[48, 3])),
+        ("y = BatchMatMulV2 x w adj_y=true", [2, 48], floats(&[2, 3, 48])),
+    ] {
+        let dims: Vec<String> = fed.dims().iter().map(usize::to_string).collect();
+        let graph = with_constant(&format!("x = Placeholder dtype=float32 shape=[{}]\n{lines}", dims.join(",")), shape);
+        let parts = divided(&graph, &[with_memory(200)], &["y"]).unwrap().expect(lines);
+        assert_eq!(parts.node(parts.find("y").unwrap()).op.name, "AddN", "{lines}");
+        let run = |graph: &Graph| Cluster::new(1).run(graph, &[("x", fed.clone())], &["y"]).unwrap().remove(0);
+        let (whole, divided) = (run(&graph), run(&parts));
+        assert_eq!(whole.shape(), divided.shape(), "{lines}");
+        // 48 products of numbers below 7 and 8: the sums differ by their rounding alone.
+        let off = whole.numbers().unwrap().zip(divided.numbers().unwrap()).map(|(a, b)| (a - b).abs());
+        assert!(off.fold(0.0, f64::max) < 48.0 * 56.0 * f64::from(f32::EPSILON), "{lines}");
+    }
+}
+
+#[test]
+fn an_index_that_the_table_lacks_is_refused() {
+    let graph =
+        with_constant("x = Placeholder dtype=int32 shape=[2]\nzero = Const is=(0)\ny = GatherV2 w x zero", [12, 6]);
+    let parts = divided(&graph, &[with_memory(200)], &["y"]).unwrap().unwrap();
+    for indices in [[0i32, 12], [-1, 3]] {
+        let failure = Cluster::new(1).run(&parts, &[("x", Tensor::vector(indices.to_vec()))], &["y"]).unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
+        assert!(failure.node.as_deref().is_some_and(|node| node.starts_with("y/part")), "{failure}");
+    }
+}
+
+#[test]
+fn what_cannot_be_divided_stays_whole() {
+    let x = "x = Placeholder dtype=float32 shape=[3,6]\n";
+    let stays = |lines: &str, devices: &[DeviceFacts], named: &[&str]| {
+        divided(&with_constant(&format!("{x}{lines}"), [6, 12]), devices, named).unwrap().is_none()
+    };
+    let small = with_memory(200);
+    assert!(!stays("y = MatMul x w", std::slice::from_ref(&small), &["y"]));
+    // There is memory; nothing is known of it; one device has enough; there is no device.
+    assert!(stays("y = MatMul x w", &[with_memory(384)], &["y"]));
+    assert!(stays("y = MatMul x w", &[DeviceFacts::unknown(small.name.clone())], &["y"]));
+    let mut other = with_memory(1000);
+    other.name = Task::new("t", 1).device(DeviceKind::Cpu, 0);
+    assert!(stays("y = MatMul x w", &[small.clone(), other], &["y"]));
+    assert!(stays("y = MatMul x w", &[], &["y"]));
+    // It is fetched; something else takes it; a device is requested.
+    assert!(stays("y = MatMul x w", std::slice::from_ref(&small), &["y", "w:0"]));
+    assert!(stays("r = Identity w\ny = MatMul x r", std::slice::from_ref(&small), &["y", "r"]));
+    assert!(stays("y = MatMul x w\nz = Neg w", std::slice::from_ref(&small), &["y"]));
+    assert!(stays("y = MatMul x w\nz = NoOp ^w", std::slice::from_ref(&small), &["y"]));
+    assert!(stays(
+        "t = Placeholder dtype=float32 shape=[2,6]\ny = MatMul w t transpose_a=true transpose_b=true",
+        &[small],
+        &["y"]
+    ));
+}

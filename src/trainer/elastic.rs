@@ -1,0 +1,349 @@
+//! Trainings whose workers share each batch, and may come and go.
+//!
+//! The workers that are up, the team, train in a session of their own, on a graph with as many replicas. When one is lost or
+//! comes, another team begins in another session, from a copy of the state that this process keeps. Variables and queues of
+//! such a session are isolated: steps of an earlier team that still end somewhere change nothing of the next one.
+
+mod once;
+mod roster;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use meshtf_graph::Graph;
+use meshtf_tensor::Tensor;
+use meshtf_train::job::job_on;
+use meshtf_train::numerics::add_checks;
+
+use self::once::Once;
+use self::roster::{Roster, Team};
+use super::evaluation::Watch;
+use super::fits::{Chunk, parts};
+use super::lost::is_loss;
+use super::worker_files::Holders;
+use super::{Ended, Error, How, Observer, Trainer};
+use crate::{Client, Session, SessionOptions};
+
+/// The least time between two copies of the state, and that before the first.
+const COPY: Duration = Duration::from_millis(500);
+/// So many times as long as a copy took, steps run before the next: copies cost at most 3 % of the time.
+const APART: u32 = 33;
+/// The interval of looks at the tasks that are up.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The greatest time between two copies.
+const MOST: Duration = Duration::from_secs(600);
+
+/// How long tasks are waited for without which no step can be made.
+const RETURN: Duration = Duration::from_secs(60);
+
+/// Workers that share each batch, and may come and go.
+#[derive(Debug)]
+pub(super) struct Elastic {
+    /// The graph of the model.
+    model: Graph,
+    /// The least time between two copies of the state; `None`: there are none.
+    copies: Option<Duration>,
+    /// The limit of a wait for tasks without which no step can be made.
+    returns: Duration,
+}
+
+impl Elastic {
+    pub fn of(model: &Graph) -> Elastic {
+        Elastic { model: model.clone(), copies: Some(COPY), returns: RETURN }
+    }
+}
+
+/// A state that this process keeps.
+pub(super) struct Copy {
+    /// The number of steps behind it.
+    pub step: u64,
+    /// All variables, by name.
+    pub values: Vec<(String, Tensor)>,
+}
+
+/// The state that passes from one team to the next. The default is that of a training with one team.
+#[derive(Default)]
+pub(super) struct Course {
+    /// The newest copy, from which the next team begins.
+    pub copy: Option<Copy>,
+    pub watch: Option<Watch>,
+    /// The number of steps before the first one of the first team.
+    start: Option<u64>,
+    /// The number of steps that are known to be done.
+    step: u64,
+    /// Whether this team has made steps.
+    has_stepped: bool,
+    /// The least time between two copies; `None`: there are none.
+    every: Option<Duration>,
+    /// When the last one was complete, or the team began.
+    since: Option<Instant>,
+    took: Duration,
+    /// Whether the team is to be another.
+    changes: Arc<AtomicBool>,
+}
+
+impl Course {
+    /// A team begins after this step.
+    pub fn begins(&mut self, start: u64) {
+        self.start.get_or_insert(start);
+        (self.step, self.has_stepped, self.since) = (start, false, Some(Instant::now()));
+    }
+
+    /// A team has reached this step.
+    pub fn reached(&mut self, step: u64) {
+        (self.step, self.has_stepped) = (step, true);
+    }
+
+    /// Whether the team is to be another from here on.
+    pub fn is_to_change(&self) -> bool {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for a copy.
+    pub fn is_copy_due(&self) -> bool {
+        let Some((every, since)) = self.every.zip(self.since) else { return false };
+        since.elapsed() >= every.max(self.took.saturating_mul(APART)).min(MOST)
+    }
+
+    /// Keeps a copy, which was begun at that time.
+    pub fn keep(&mut self, step: u64, values: Vec<(String, Tensor)>, began: Instant) {
+        self.copy = Some(Copy { step, values });
+        (self.took, self.since) = (began.elapsed(), Some(Instant::now()));
+    }
+}
+
+impl Trainer {
+    /// Whether workers that share each batch may come and go: then [`run_among`](Trainer::run_among) runs it.
+    #[doc(hidden)]
+    pub fn is_elastic(&self) -> bool {
+        self.elastic.is_some()
+    }
+
+    /// The least time between two copies of the state of an elastic training; without any, the loss of a worker ends it.
+    #[doc(hidden)]
+    pub fn copy_every(&mut self, every: Option<Duration>) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.copies = every;
+        }
+    }
+
+    /// How long an elastic training waits for tasks without which it cannot make a step; the default is 60 s.
+    #[doc(hidden)]
+    pub fn wait_for(&mut self, limit: Duration) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.returns = limit;
+        }
+    }
+
+    /// As [`run_until`](Trainer::run_until), in sessions that it opens by itself, so that workers may come and go where
+    /// [`fewest`](meshtf_train::file::TrainSection::fewest) is stated: in modes sync and mirrored, the workers that are up share
+    /// each batch, as many of them as can do so equally. When one is lost, the others continue from a copy of the state, at most
+    /// about a second old or 33 times as long as it takes; when one comes, it takes part from the next boundary between steps
+    /// on. Too few workers, and other tasks that are lost, are waited for, 60 s at most. At the end the variables of the tasks
+    /// have the values of the last step; until then others see the old ones.
+    ///
+    /// ```
+    /// use meshtf::model::{Initializer, Model};
+    /// use meshtf::tensor::DType;
+    /// use meshtf::train::{Examples, Optimizer, Options, Sections, Trainer, Training, UpdateMode};
+    /// use meshtf::{BackendChoice, LocalCluster, Task};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let m = Model::new();
+    /// let x = m.placeholder("x", DType::F32, [None]);
+    /// (x * m.variable("w", [], Initializer::Zeros) - 1.0).square().mean().named("loss");
+    /// let mut sections = Sections::new("loss", Training::new(Optimizer::Sgd, 0.25), 2);
+    /// sections.train.epochs = Some(3);
+    /// // One worker is enough; if there are two, each takes half of a batch.
+    /// (sections.train.mode, sections.train.fewest, sections.train.workers) = (UpdateMode::Mirrored, Some(1), 2);
+    /// let examples = Examples::new(vec![("x".into(), [1f32, 2.0].into())])?;
+    /// let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
+    ///
+    /// let cluster = LocalCluster::start(&[Task::new("worker", 1)], BackendChoice::Auto)?;
+    /// assert_eq!(trainer.run_among(&cluster, &mut (), std::future::pending()).await?.step, 3);
+    /// # Ok::<(), meshtf::Failure>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run`](Trainer::run).
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the variables have the values that they had before. Saved states are whole.
+    pub async fn run_among(
+        &self,
+        client: &impl Client,
+        observer: &mut dyn Observer,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, Error> {
+        let Some(elastic) = &self.elastic else {
+            let session = client.session(self.graph().clone(), None, SessionOptions::default()).await?;
+            let ended = self.run_until(&session, observer, stop).await;
+            // Its end is no part of the result.
+            let _ = session.close().await;
+            return ended;
+        };
+        self.clear_folder()?;
+        // Other trainings of these variables end, as where the workers are fixed.
+        let shared = client.session(self.graph().clone(), None, SessionOptions::default()).await?;
+        shared.claim(self.claimed()).await?;
+        let (mut observer, mut roster) = (Once::new(observer), Roster::new(self, elastic, client));
+        let mut course = Course { every: elastic.copies, ..Course::default() };
+        let is_asked = AtomicBool::new(false);
+        tokio::pin!(stop);
+        loop {
+            let asked = async {
+                if !is_asked.load(Ordering::Relaxed) {
+                    stop.as_mut().await;
+                    is_asked.store(true, Ordering::Relaxed);
+                }
+            };
+            tokio::pin!(asked);
+            let (team, trainer) = tokio::select! {
+                found = roster.find(&mut observer) => match found {
+                    Ok(found) => found,
+                    Err(error) => return Err(self.given_up(error, &course, &mut observer).await),
+                },
+                () = asked.as_mut() => return self.stopped(&roster, &course, &mut observer).await,
+            };
+            roster.report(&team, &course, &mut observer)?;
+            match self.train_with(client, (&team, &trainer, &roster), &mut observer, asked, &mut course).await {
+                Ok((None, session)) => {
+                    // The memory of its variables is free before the next team begins.
+                    let _ = session.close().await;
+                    roster.changed(team);
+                }
+                Ok((Some(ended), session)) => {
+                    if let Err(error) = self.hand_over(client, (&trainer, &session), &shared).await {
+                        let why =
+                            format!("the variables of the tasks do not have the values of the last step: {error}");
+                        observer.noted(&why)?;
+                    }
+                    let _ = session.close().await;
+                    let _ = shared.close().await;
+                    return Ok(ended);
+                }
+                Err(Error::Failed(failure)) if is_loss(&failure) && elastic.copies.is_some() => {
+                    roster.lost(team, failure, course.has_stepped).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Trains with a team until the end, or, if the result is `None`, until it is to be another. Also returns its session.
+    async fn train_with(
+        &self,
+        client: &impl Client,
+        (team, trainer, roster): (&Team, &Trainer, &Roster<'_, impl Client>),
+        observer: &mut Once<'_>,
+        stop: impl Future<Output = ()>,
+        course: &mut Course,
+    ) -> Result<(Option<Ended>, Session), Error> {
+        course.has_stepped = false;
+        course.changes.store(false, Ordering::Relaxed);
+        let options = SessionOptions { isolated: true, ..SessionOptions::default() };
+        let session = client.session(trainer.graph().clone(), None, options).await?;
+        let changes = Arc::clone(&course.changes);
+        let looks = async {
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                changes.store(roster.is_to_change(team), Ordering::Relaxed);
+            }
+        };
+        // On the heap: without optimisation, the future is large.
+        let run = Box::pin(trainer.run_alone(&session, observer, stop, course));
+        let (_, how, step) = tokio::select! {
+            ran = run => ran?,
+            () = looks => unreachable!("it has no end"),
+        };
+        let start = course.start.unwrap_or(step);
+        Ok((how.map(|how| Ended { start, step, how }), session))
+    }
+
+    /// Gives the variables that other sessions see the values of a team's, unless another training has claimed them.
+    async fn hand_over(
+        &self,
+        client: &impl Client,
+        (trainer, session): (&Trainer, &Session),
+        shared: &Session,
+    ) -> Result<(), Error> {
+        let values = trainer.values(session, |_| true).await?;
+        let names = [self.claimed(), trainer.claimed()].concat();
+        let own = client.session(trainer.graph().clone(), None, SessionOptions::default()).await?;
+        match shared.claim(names.clone()).await {
+            Ok(()) => {}
+            // With its master the claim was lost, too.
+            Err(failure) if is_loss(&failure) => own.claim(names).await?,
+            Err(failure) => return Err(failure.into()),
+        }
+        trainer.restore(&own, &values).await?;
+        Ok(own.close().await?)
+    }
+
+    /// This training with the workers of these numbers.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    fn with_workers(&self, model: &Graph, workers: &[usize], traces: bool) -> Result<Trainer, Error> {
+        let mut sections = self.sections.clone();
+        (sections.train.workers, sections.train.fewest) = (workers.len(), None);
+        let rows = sections.train.rows(sections.data.batch)?;
+        let parts = parts(model, &self.examples, rows)?;
+        let checks = self.numerics.is_some();
+        let mut job = job_on(workers, model.clone(), &sections, &parts, 2 * self.block, checks)?;
+        let numerics = checks.then(|| add_checks(&mut job)).transpose()?;
+        Ok(Trainer {
+            job,
+            sections,
+            examples: self.examples.clone(),
+            held_out: self.held_out.clone(),
+            constants: self.constants.clone(),
+            classes: self.classes.clone(),
+            chunk: Chunk::of(model, self.held_out.as_ref().unwrap_or(&self.examples), rows)?,
+            order: self.order.clone(),
+            block: self.block,
+            steps: self.steps,
+            record: self.record,
+            weights_every: self.weights_every,
+            every: self.every,
+            traces: self.traces && traces,
+            folder: self.folder.clone(),
+            resume: self.resume,
+            replaces_best: self.replaces_best,
+            weights: self.weights.as_ref().map(Arc::clone),
+            numerics,
+            holders: Holders::default(),
+            elastic: None,
+        })
+    }
+
+    /// The end of a training that is stopped while too few workers are up.
+    async fn stopped(
+        &self,
+        roster: &Roster<'_, impl Client>,
+        course: &Course,
+        observer: &mut Once<'_>,
+    ) -> Result<Ended, Error> {
+        let Some(copy) = &course.copy else { return Err(roster.failure().into()) };
+        let values = self.finite(copy.step, copy.values.clone())?;
+        self.save_values(copy.step, values, true, observer).await?;
+        Ok(Ended { start: course.start.unwrap_or(copy.step), step: copy.step, how: How::Stopped })
+    }
+
+    /// The error of a training that ends for want of a task; the state that it has is saved.
+    async fn given_up(&self, error: Error, course: &Course, observer: &mut Once<'_>) -> Error {
+        let Some(copy) = course.copy.as_ref().filter(|_| self.folder.is_some()) else { return error };
+        let Error::Failed(mut failure) = error else { return error };
+        let saved = match self.finite(copy.step, copy.values.clone()) {
+            Ok(values) => self.save_values(copy.step, values, true, observer).await,
+            Err(error) => Err(error),
+        };
+        failure.message += &match saved {
+            Ok(_) => format!("; the state after step {} is saved", copy.step),
+            Err(error) => format!("; the state after step {} could not be saved: {error}", copy.step),
+        };
+        failure.into()
+    }
+}
