@@ -44,7 +44,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use array::Site;
-use burn_backend::DeviceOps;
+use burn_backend::{DeviceOps, StreamId};
 #[cfg(feature = "wgpu")]
 pub use deferred::Deferred;
 pub(crate) use memory::is_own;
@@ -159,7 +159,11 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 
     fn begin(&self, value: &Value) {
-        B::begin(std::slice::from_ref(value));
+        // If it fails, so does that which needs the value.
+        let _ = guarded(&self.name, || {
+            B::begin(std::slice::from_ref(value));
+            Ok(())
+        });
     }
 
     fn small(&self) -> usize {
@@ -282,9 +286,14 @@ fn admit_answer(inputs: &Values) -> Result<()> {
     budget::admit(largest)
 }
 
+/// The stream of all kernels and copies of a GPU. Each thread has one of its own by default. Those of two threads are executed in
+/// any order, unless one uses a tensor that the other made: a tensor could be overwritten in place before it is read. Values that
+/// wait are computed by whichever thread needs one of them.
+const STREAM: StreamId = StreamId { value: 0 };
+
 /// Runs a call of burn, so that a panic in it fails the step and not the node.
 fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(|| STREAM.executes(call))).unwrap_or_else(|panic| {
         if turn::is_stop(&*panic) {
             resume_unwind(panic);
         }

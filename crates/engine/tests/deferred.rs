@@ -137,7 +137,7 @@ impl Program {
         let x = self.value();
         let shape = x.host.shape().clone();
         let (dims, rank) = (shape.dims().to_vec(), shape.rank());
-        match self.draw.below(20) {
+        match self.draw.below(26) {
             0..4 => {
                 const ONE: [&str; 20] = [
                     "Abs",
@@ -228,6 +228,54 @@ impl Program {
             18 if rank >= 1 => {
                 let op = self.draw.of(&["Softmax", "LogSoftmax"]);
                 self.run(op, json!({}), &[x])
+            }
+            20 if rank >= 1 => {
+                let (begin, end) = (vec![0; rank], dims.iter().map(|&size| size as i32).collect::<Vec<_>>());
+                let (begin, end, steps) = (self.ints(&begin), self.ints(&end), self.ints(&vec![2; rank]));
+                self.run("StridedSlice", json!({}), &[x, begin, end, steps])
+            }
+            21 if rank >= 1 && rank < 4 => {
+                let (mut whole, mut times) = (vec![2], vec![1; rank]);
+                whole.extend(dims.iter().map(|&size| size as i32));
+                match dims.iter().position(|&size| size == 1) {
+                    Some(single) if self.draw.below(2) == 0 => {
+                        times[single] = 3;
+                        let times = self.ints(&times);
+                        self.run("Tile", json!({}), &[x, times])
+                    }
+                    _ => {
+                        let whole = self.ints(&whole);
+                        self.run("BroadcastTo", json!({}), &[x, whole])
+                    }
+                }
+            }
+            22 if rank >= 2 && dims[0] <= 7 => self.run("Unpack", json!({ "num": dims[0], "axis": 0 }), &[x]),
+            23 if rank == 2 => {
+                let classes = (0..dims[0]).map(|_| self.draw.below(dims[1]) as i32).collect::<Vec<_>>();
+                let classes = self.ints(&classes);
+                self.run("SparseSoftmaxCrossEntropyWithLogits", json!({}), &[x, classes])
+            }
+            24 if rank == 2 => {
+                let labels = self.draw.tensor(&dims, false);
+                let labels = self.given(labels);
+                self.run("SoftmaxCrossEntropyWithLogits", json!({}), &[x, labels])
+            }
+            25 if rank >= 1 && rank <= 4 && dims.iter().product::<usize>() >= 8 => {
+                // Its channels are those of the last dimension.
+                let channels = dims[rank - 1];
+                let image = [&[1; 4][..4 - rank], &dims[..]].concat();
+                let sizes = self.ints(&image.iter().map(|&size| size as i32).collect::<Vec<_>>());
+                let image = self.one("Reshape", json!({}), &[x, sizes]);
+                let [scale, offset] = [(); 2].map(|_| self.draw.tensor(&[channels], false));
+                let [scale, offset] = [scale, offset].map(|own| self.given(own));
+                let nothing = Tensor::vector(Vec::<f32>::new());
+                let nothing =
+                    Both { gpu: Value::Host(nothing.clone()), host: nothing, is_given: true, of: "nothing".into() };
+                let inputs = [image, scale, offset, nothing.clone(), nothing];
+                let attrs = json!({ "is_training": true, "epsilon": 0.1, "U": "float32" });
+                let mut made = self.run("FusedBatchNormV3", attrs, &inputs);
+                made.truncate(3);
+                made
             }
             19 if !self.bools.is_empty() => {
                 let at = self.draw.below(self.bools.len());
@@ -320,4 +368,96 @@ fn values_that_wait_are_those_of_the_host() {
         }
         program.values.iter().chain(&program.bools).for_each(|value| program.check(value));
     }
+}
+
+fn gpu(test: &str) -> Option<Box<dyn Engine>> {
+    let first = adapters::gpus(BackendChoice::Wgpu).into_iter().next();
+    if first.is_none() {
+        missing(Means::Gpu, test);
+    }
+    first.map(|offer| offer.open().expect("it was offered"))
+}
+
+fn floats(value: Value) -> Vec<f32> {
+    value.into_host().unwrap().slice::<f32>().unwrap().to_vec()
+}
+
+/// A chain of sums, each of which needs the one before, is computed and dropped on a stack of this size, which calls within each
+/// other for all of it would exceed.
+#[test]
+fn a_chain_of_sums_is_as_long_as_it_likes() {
+    const LENGTH: usize = 20_000;
+    const STACK: usize = 1 << 20;
+    let Some(engine) = gpu("a long chain of sums") else { return };
+    let hosts = [Tensor::from_vec([1, 4], vec![0f32; 4]), Tensor::vector(vec![1i32])];
+    let mean = json!({ "op": "Mean", "attrs": { "keep_dims": true } });
+    let mut mean = with_node(&mean, &hosts, |node| engine.compile(node)).unwrap().unwrap();
+    let hosts = [Tensor::from_vec([1, 1], vec![0f32]), Tensor::vector(vec![0f32; 4])];
+    let product = json!({ "op": "Mul", "attrs": {} });
+    let mut product = with_node(&product, &hosts, |node| engine.compile(node)).unwrap().unwrap();
+    let mut chain = move || {
+        // The mean of the factors is 1.
+        let factors = engine.upload(Tensor::vector(vec![0.5f32, 1.0, 1.5, 1.0])).unwrap();
+        let mut value = engine.upload(Tensor::from_vec([1, 4], vec![3f32; 4])).unwrap();
+        let done = |outcome| match outcome {
+            EngineOutcome::Done(mut values) => values.remove(0),
+            EngineOutcome::Declined(_) => panic!("it was declined"),
+        };
+        for _ in 0..LENGTH {
+            let axis = Value::Host(Tensor::vector(vec![1i32]));
+            let of_row = done((mean.run)(Values::from_iter([value, axis])).unwrap());
+            value = done((product.run)(Values::from_iter([of_row, factors.clone()])).unwrap());
+        }
+        value
+    };
+    let run = move || {
+        drop(chain());
+        floats(chain())
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap();
+    assert_eq!(thread.join().unwrap(), [1.5, 3.0, 4.5, 3.0]);
+}
+
+/// The loss of logits whose differences are small beside them is that of the differences.
+#[test]
+fn a_loss_of_large_logits_is_exact() {
+    let Some(engine) = gpu("a loss of large logits") else { return };
+    let logits = [0f32, 0.5, 1.0].map(|more| 1e6 + more);
+    let hosts = [Tensor::from_vec([2, 3], [logits, logits].concat()), Tensor::vector(vec![0i32, 2])];
+    let case = json!({ "op": "SparseSoftmaxCrossEntropyWithLogits", "attrs": {} });
+    let mut kernel = with_node(&case, &hosts, |node| engine.compile(node)).unwrap().unwrap();
+    let inputs = [engine.upload(hosts[0].clone()).unwrap(), Value::Host(hosts[1].clone())];
+    let EngineOutcome::Done(values) = (kernel.run)(Values::from_iter(inputs)).unwrap() else { panic!("declined") };
+    // log(1 + e^0.5 + e^1), and that less 1.
+    for (got, want) in floats(values[0].clone()).into_iter().zip([1.680_269_7, 0.680_269_7]) {
+        assert!((got - want).abs() < 1e-5, "{got}, wanted {want}");
+    }
+}
+
+/// The next value of a variable that waits is that of the old value, even if that is then written to.
+#[test]
+fn an_update_that_waits_keeps_the_old_value() {
+    let Some(engine) = gpu("an update that waits") else { return };
+    let attrs = meshtf_graph::Attrs::default();
+    let compile = |op, inputs: &[DType]| {
+        let node = meshtf_kernels::KernelNode { name: "node", op, attrs: &attrs, inputs, outputs: &[], constants: 0 };
+        engine.compile(&node).unwrap().unwrap()
+    };
+    let mut update = compile("AssignSub", &[DType::F32; 2]);
+    let mut scatter = compile("ScatterAdd", &[DType::F32, DType::I32, DType::F32]);
+    let upload = |values: [f32; 4]| engine.upload(Tensor::from_vec([2, 2], values.to_vec())).unwrap();
+    let run = |kernel: &mut meshtf_engine::EngineKernel, inputs: Vec<Value>| {
+        let EngineOutcome::Done(mut values) = (kernel.run)(Values::from_iter(inputs)).unwrap() else {
+            panic!("declined")
+        };
+        values.remove(0)
+    };
+    let old = upload([1.0, 2.0, 3.0, 4.0]);
+    let new = run(&mut update, vec![old.clone(), upload([0.5, 0.5, 0.5, 0.5])]);
+    let indices = Value::Host(Tensor::vector(vec![1i32]));
+    let row = engine.upload(Tensor::from_vec([1, 2], vec![10f32, 20.0])).unwrap();
+    // Nobody else has the old value.
+    let scattered = run(&mut scatter, vec![old, indices, row]);
+    assert_eq!(floats(scattered), [1.0, 2.0, 13.0, 24.0]);
+    assert_eq!(floats(new), [0.5, 1.5, 2.5, 3.5]);
 }

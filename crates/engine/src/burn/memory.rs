@@ -380,15 +380,15 @@ pub fn download(tensor: DeviceTensor) -> Result<Tensor> {
         #[cfg(feature = "ndarray")]
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]
-        Memory::Wgpu(raw) => {
+        Memory::Wgpu(raw) => super::guarded("wgpu", || {
             super::deferred::flush_with(&raw.device, None);
             read::<burn_wgpu::CubeBackend>(*raw, dtype, shape)
-        }
+        }),
         #[cfg(feature = "wgpu")]
-        Memory::Deferred(value) => {
+        Memory::Deferred(value) => super::guarded("wgpu", || {
             super::deferred::flush_with(&value.0.device, Some(&value));
             read::<burn_wgpu::CubeBackend>(value.tensor(), dtype, shape)
-        }
+        }),
     }
 }
 

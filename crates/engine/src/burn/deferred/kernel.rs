@@ -196,7 +196,7 @@ fn one_step<N: Size>(
         Step::Load(leaf) => load::<N>(inputs, numbers, at, leaf),
         Step::Number(number) => Vector::<u32, N>::new(numbers[number]),
         Step::One(function, x) => of_one(values[x], function),
-        Step::Two(function, x, y) => of_two(values[x], values[y], function),
+        Step::Two(function, x, y) => of_two(values[x], own(numbers, values[y]), function),
         Step::Add(x, y) => settled(numbers, float(values[x]) + float(own(numbers, values[y]))),
         Step::Sub(x, y) => settled(numbers, float(values[x]) - float(own(numbers, values[y]))),
         Step::Mul(x, y) => settled(numbers, float(values[x]) * float(own(numbers, values[y]))),

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
 
 use burn_backend::ops::{BoolTensorOps, FloatTensorOps};
 use burn_backend::{BoolDType, FloatDType};
@@ -11,6 +13,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshtf_kernels::call::product;
 use meshtf_tensor::DType;
+use meshtf_tensor::lock::lock;
 
 use super::super::memory::held;
 use super::kernel::{Job, Layout, Step, jobs_kernel};
@@ -23,8 +26,20 @@ const MOST_JOBS: usize = 64;
 /// Most steps of a kernel's programs: compiling it takes time for each.
 const MOST_STEPS: usize = 1024;
 
+/// Most kernels of several jobs.
+const MOST_KERNELS: usize = 512;
+
+/// Elements that a thread computes if all of a kernel are in order.
+const WIDTH: usize = 4;
+
+/// Elements in order that are worth a launch without others.
+const WORTH_A_LAUNCH: usize = 1 << 16;
+
 /// Threads of a cube.
 const CUBE: usize = 256;
+
+/// Most threads of a kernel, which are counted in 32 bits.
+const MOST_THREADS: usize = 1 << 31;
 
 /// A kernel to be launched.
 pub struct Launch {
@@ -64,26 +79,39 @@ impl Launch {
 
     fn is_full(&self, most_bindings: usize) -> bool {
         let steps: usize = self.jobs.iter().map(|(job, _)| job.steps.len()).sum();
-        self.inputs.len() + self.outputs.len() > most_bindings || steps > MOST_STEPS || self.jobs.len() > MOST_JOBS
+        let threads: usize = self.jobs.iter().map(|(_, count)| count.next_multiple_of(CUBE)).sum();
+        self.inputs.len() + self.outputs.len() > most_bindings
+            || steps > MOST_STEPS
+            || threads > MOST_THREADS
+            || self.jobs.len() > MOST_JOBS
     }
 
-    /// Whether all jobs read and write their elements in order, so that a thread can compute `width` of them.
-    fn is_in_order(&self, width: usize) -> bool {
-        self.jobs.iter().all(|(job, count)| {
-            let is_simple = |step: &Step| match step {
-                Step::Load(leaf) => leaf.layout == Layout::Direct && leaf.guard.is_none(),
-                Step::Product { .. } | Step::Pick { .. } | Step::Coordinate(_) => false,
-                _ => true,
-            };
-            count.is_multiple_of(width) && job.fold.is_none() && job.steps.iter().all(is_simple)
-        })
+    /// Whether jobs whose threads can compute several elements are held up by others that cannot.
+    fn mixes_widths(&self) -> bool {
+        let is_wide = |(job, count): &&(Job, usize)| is_in_order(job, *count);
+        let wide: usize = self.jobs.iter().filter(is_wide).map(|(_, count)| count).sum();
+        wide >= WORTH_A_LAUNCH && !self.jobs.iter().all(|job| is_wide(&job))
+    }
+
+    /// Whether the kernel is known, or may be compiled and kept: values meet in ever new lists of jobs if sessions compute at
+    /// the same time. The number of kernels of one job is bounded by the graphs.
+    fn may_be_compiled(&self) -> bool {
+        static KNOWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+        if self.jobs.len() < 2 {
+            return true;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.jobs.iter().for_each(|(job, _)| job.hash(&mut hasher));
+        let own = hasher.finish();
+        let mut known = lock(&KNOWN);
+        known.contains(&own) || known.len() < MOST_KERNELS && known.insert(own)
     }
 
     /// Launches it, unless it has no job.
     fn run(mut self) {
         let Some(first) = self.outputs.first() else { return };
         let client = first.device.client();
-        let width = if self.is_in_order(4) { 4 } else { 1 };
+        let width = if self.jobs.iter().all(|(job, count)| is_in_order(job, *count)) { WIDTH } else { 1 };
         let mut threads = 0;
         for (job, count) in &self.jobs {
             let count = count / width;
@@ -105,6 +133,16 @@ impl Launch {
     }
 }
 
+/// Whether a job reads and writes its elements in order, so that a thread can compute [`WIDTH`] of them.
+fn is_in_order(job: &Job, count: usize) -> bool {
+    let is_simple = |step: &Step| match step {
+        Step::Load(leaf) => leaf.layout == Layout::Direct && leaf.guard.is_none(),
+        Step::Product { .. } | Step::Pick { .. } | Step::Coordinate(_) => false,
+        _ => true,
+    };
+    count.is_multiple_of(WIDTH) && job.fold.is_none() && job.steps.iter().all(is_simple)
+}
+
 /// Memory for a value.
 fn empty(node: &Node) -> CubeTensor {
     let shape = held(&node.shape);
@@ -118,37 +156,41 @@ fn empty(node: &Node) -> CubeTensor {
 pub fn compute(roots: &[Arc<Node>]) {
     // Those that were made last come first, since their programs may contain the others.
     let mut left: Vec<&Arc<Node>> = roots.iter().rev().collect();
+    let mut is_alone = false;
     loop {
         left.retain(|root| !(root.is_done() || is_view(root)));
         let Some(first) = left.first() else { return };
         let most_bindings = first.most_bindings();
         let mut launch = Launch::new();
         let mut needs: Vec<Arc<Node>> = Vec::new();
-        for root in &left {
+        for root in &left[..if is_alone { 1 } else { left.len() }] {
             if launch.makes(root) {
                 continue;
             }
             let before = (launch.inputs.len(), launch.outputs.len(), launch.numbers.len(), launch.jobs.len());
             let mut needed = planned(root, &mut launch);
-            if needed.is_empty() && needs.is_empty() && !(launch.is_full(most_bindings) && before.3 > 0) {
+            let is_ready = needed.is_empty() && needs.is_empty();
+            let is_full = is_ready && before.3 > 0 && launch.is_full(most_bindings);
+            if is_ready && !is_full && !(before.3 > 0 && launch.mixes_widths()) {
                 continue;
             }
             launch.inputs.truncate(before.0);
             launch.outputs.truncate(before.1);
             launch.numbers.truncate(before.2);
             launch.jobs.truncate(before.3);
-            if needed.is_empty() && needs.is_empty() {
-                std::mem::replace(&mut launch, Launch::new()).run();
-                planned(root, &mut launch);
+            if is_full {
+                break;
             }
             needs.append(&mut needed);
         }
-        if needs.is_empty() {
-            launch.run();
-        } else {
+        if !needs.is_empty() {
             // All that can be computed together then is.
             drop(launch);
             compute(&needs);
+        } else if launch.may_be_compiled() {
+            launch.run();
+        } else {
+            is_alone = true;
         }
     }
 }

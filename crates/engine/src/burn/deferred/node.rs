@@ -11,6 +11,7 @@ use meshtf_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
+use super::super::guarded;
 use super::launch::compute;
 
 /// Most functions that one kernel computes for an element. With more, those of the inputs are computed first.
@@ -22,8 +23,18 @@ const MOST_LEAVES: usize = 16;
 /// A device that binds fewer buffers computes each op by itself.
 const LEAST_BINDINGS: u32 = 12;
 
-/// Most updates of variables that wait.
+/// Most sums behind each other that wait: each is in memory before the next one is computed, one call within the other.
+const MOST_DEPTH: usize = 8;
+
+/// Most bytes that a sum keeps in memory while it waits, unless it is not much smaller.
+const MOST_KEPT_BY_FOLD: usize = 1 << 20;
+
+/// A sum is much smaller than its inputs if they are this many times as large.
+const MUCH_SMALLER: usize = 4;
+
+/// Most updates of variables that wait, and most bytes that they keep in memory.
 const MOST_UPDATES: usize = 512;
+const MOST_KEPT_BY_UPDATES: usize = 64 << 20;
 
 /// A value. It never changes; only that it waits or is computed does.
 pub struct Node {
@@ -36,6 +47,9 @@ pub struct Node {
     /// At most the functions and the tensors that an element is computed of, while it waits.
     work: usize,
     leaves: usize,
+    /// At most the sums that wait behind each other, itself included, and the bytes that it keeps in memory, while it waits.
+    depth: usize,
+    kept: usize,
     /// It is the next value of a variable, of which many are computed at once.
     is_update: AtomicBool,
     state: Mutex<State>,
@@ -137,7 +151,8 @@ impl Node {
     pub fn leaf(tensor: CubeTensor, dtype: DType, shape: Shape) -> Arc<Node> {
         let bindings = bindings(&tensor.client);
         let (device, state) = (tensor.device(), Mutex::new(State::Done(tensor)));
-        Arc::new(Node { shape, dtype, device, bindings, work: 0, leaves: 1, is_update: AtomicBool::new(false), state })
+        let is_update = AtomicBool::new(false);
+        Arc::new(Node { shape, dtype, device, bindings, work: 0, leaves: 1, depth: 0, kept: 0, is_update, state })
     }
 
     /// The same number everywhere.
@@ -149,14 +164,26 @@ impl Node {
     /// A function of other values, the first of which states the device.
     pub fn of(function: Function, inputs: Inputs, dtype: DType, shape: Shape) -> Arc<Node> {
         let of = (inputs[0].device.clone(), inputs[0].bindings);
-        let costs = inputs.iter().map(|input| input.costs());
-        let (work, leaves) = costs.fold((0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
-        if work >= MOST_WORK || leaves > inputs[0].most_leaves() {
-            let waiting: Vec<Arc<Node>> = inputs.iter().filter(|input| input.costs().0 > 1).cloned().collect();
-            let _turn = turn();
-            compute(&waiting);
+        let costs = Costs::of(&inputs);
+        let is_fold = matches!(function, Function::Fold(_));
+        if costs.work >= MOST_WORK || costs.leaves > inputs[0].most_leaves() || costs.depth >= MOST_DEPTH {
+            let is_much = |input: &&Arc<Node>| {
+                let own = input.costs();
+                own.work > 1 || own.leaves > 1 || own.depth >= MOST_DEPTH
+            };
+            force(&inputs.iter().filter(is_much).cloned().collect::<Vec<_>>());
         }
-        Node::waiting(function, inputs, dtype, shape, of)
+        let node = Node::waiting(function, inputs, dtype, shape, of);
+        if is_fold && node.kept > MOST_KEPT_BY_FOLD.max(MUCH_SMALLER * node.bytes()) {
+            force(std::slice::from_ref(&node));
+        }
+        node
+    }
+
+    /// The size of the value.
+    fn bytes(&self) -> usize {
+        // A bool takes as many bytes as a float32 there.
+        self.shape.elements().unwrap_or(0) * size_of::<f32>()
     }
 
     /// Most tensors that an element is computed of on its device.
@@ -176,17 +203,22 @@ impl Node {
         shape: Shape,
         (device, bindings): (Device, u32),
     ) -> Arc<Node> {
-        let costs = inputs.iter().map(|input| input.costs());
-        let (work, leaves) = costs.fold((1, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+        let Costs { work, leaves, depth, kept } = Costs::of(&inputs);
         // A sum is in memory before it is used.
-        let (work, leaves) = if matches!(function, Function::Fold(_)) { (1, 1) } else { (work, leaves) };
+        let (work, leaves, depth) = match function {
+            Function::Fold(_) => (1, 1, depth + 1),
+            _ => (work + 1, leaves, depth),
+        };
         let state = Mutex::new(State::Waiting(function, inputs));
-        Arc::new(Node { shape, dtype, device, bindings, work, leaves, is_update: AtomicBool::new(false), state })
+        let is_update = AtomicBool::new(false);
+        Arc::new(Node { shape, dtype, device, bindings, work, leaves, depth, kept, is_update, state })
     }
 
-    /// At most the functions and the tensors that an element is computed of.
-    fn costs(&self) -> (usize, usize) {
-        if self.is_done() { (0, 1) } else { (self.work, self.leaves) }
+    fn costs(&self) -> Costs {
+        match self.is_done() {
+            true => Costs { work: 0, leaves: 1, depth: 0, kept: self.bytes() },
+            false => Costs { work: self.work, leaves: self.leaves, depth: self.depth, kept: self.kept },
+        }
     }
 
     pub fn is_done(&self) -> bool {
@@ -208,6 +240,28 @@ impl Node {
     /// Whether it is the next value of a variable that is to be computed together with those of others.
     pub fn waits_as_update(&self) -> bool {
         self.is_update.load(Ordering::Relaxed) && !self.is_done()
+    }
+}
+
+/// Bounds of the effort for values that may wait: of the functions and the tensors that an element is computed of, of the sums
+/// behind each other, and of the bytes kept in memory.
+#[derive(Default)]
+struct Costs {
+    work: usize,
+    leaves: usize,
+    depth: usize,
+    kept: usize,
+}
+
+impl Costs {
+    /// Those of inputs together.
+    fn of(inputs: &[Arc<Node>]) -> Costs {
+        inputs.iter().map(|input| input.costs()).fold(Costs::default(), |all, own| Costs {
+            work: all.work + own.work,
+            leaves: all.leaves + own.leaves,
+            depth: all.depth.max(own.depth),
+            kept: all.kept.saturating_add(own.kept),
+        })
     }
 }
 
@@ -235,16 +289,17 @@ pub fn force(nodes: &[Arc<Node>]) {
     }
 }
 
-/// The next values of variables that are not computed yet.
-static UPDATES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
+/// The next values of variables that are not computed yet, each with the bytes that it keeps in memory.
+static UPDATES: Mutex<Vec<(Weak<Node>, usize)>> = Mutex::new(Vec::new());
 
 /// Leaves the next values of variables for later, to be computed together with those of other variables: when one of them is
 /// needed, or any value is read. A value comes after those that it is made of.
 pub fn put_off(nodes: &[Arc<Node>]) {
     let mut updates = UPDATES.lock().unwrap_or_else(PoisonError::into_inner);
     nodes.iter().for_each(|node| node.is_update.store(true, Ordering::Relaxed));
-    updates.extend(nodes.iter().map(Arc::downgrade));
-    let is_full = updates.len() > MOST_UPDATES;
+    updates.extend(nodes.iter().map(|node| (Arc::downgrade(node), node.kept)));
+    let kept: usize = updates.iter().map(|(_, kept)| kept).sum();
+    let is_full = updates.len() > MOST_UPDATES || kept > MOST_KEPT_BY_UPDATES;
     drop(updates);
     if is_full && let Some(node) = nodes.first() {
         flush(&node.device);
@@ -256,11 +311,12 @@ pub fn flush(device: &Device) {
     flush_with(device, None);
 }
 
-/// As [`flush`], and beside them a value.
+/// As [`flush`], and beside them a value. If that fails, they are computed when they are needed, and the failure is reported
+/// there: they may be those of another session.
 pub fn flush_with(device: &Device, value: Option<&Deferred>) {
     let mut updates = UPDATES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut own: Vec<Arc<Node>> = Vec::new();
-    updates.retain(|update| match update.upgrade() {
+    updates.retain(|(update, _)| match update.upgrade() {
         Some(node) if node.device == *device => {
             own.push(node);
             false
@@ -268,6 +324,12 @@ pub fn flush_with(device: &Device, value: Option<&Deferred>) {
         other => other.is_some(),
     });
     drop(updates);
+    // By their programs, so that the kernel is the same whatever the order in which they were made; those that contain others
+    // stay behind them.
+    own.sort_by_key(|node| (node.work, node.leaves));
     own.extend(value.map(|value| Arc::clone(&value.0)));
-    force(&own);
+    let _ = guarded("wgpu", || {
+        force(&own);
+        Ok(())
+    });
 }

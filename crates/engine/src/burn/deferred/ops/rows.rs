@@ -26,6 +26,9 @@ const MOST_ROWS: usize = 256;
 const MOST_MULTIPLICATIONS: usize = 1 << 18;
 const MOST_INNER: usize = 128;
 
+/// Most classes whose numbers float32 tells apart.
+const MOST_CLASSES: usize = 1 << 24;
+
 /// Sum, Mean and Max.
 pub(super) fn fold(inputs: &Values, keeps: bool, kind: Kind, place: &Place) -> Result<Option<Arc<Node>>> {
     let shape = inputs[0].shape().clone();
@@ -147,6 +150,9 @@ pub(super) fn softmax(inputs: &Values, is_log: bool, place: &Place) -> Result<Op
 /// each row, on the host; an invalid number is left to the host.
 pub(super) fn cross_entropy(inputs: &Values, is_sparse: bool, place: &Place) -> Result<Option<Nodes>> {
     let &[rows, classes] = inputs[0].shape().dims() else { return Ok(None) };
+    if is_sparse && classes > MOST_CLASSES {
+        return Ok(None);
+    }
     let labels = match (is_sparse, &inputs[1]) {
         (true, Value::Host(labels)) => {
             let taken = places(labels, classes)?.filter(|taken| taken.len() == rows && labels.rank() == 1);
@@ -177,8 +183,9 @@ pub(super) fn cross_entropy(inputs: &Values, is_sparse: bool, place: &Place) -> 
     }
     let whole = x.shape.clone();
     let own = Node::of(Function::Pick, smallvec![Arc::clone(&x), Arc::clone(&labels)], DType::F32, each.clone());
-    let most = elementwise_of(Function::Add, [&logarithm, &of_rows.most]);
-    let loss = elementwise_of(Function::Sub, [&as_shape(most, each), &own]);
+    // The difference of two logits is exact if they are near each other, however large they are.
+    let less = elementwise_of(Function::Sub, [&own, &as_shape(Arc::clone(&of_rows.most), each.clone())]);
+    let loss = elementwise_of(Function::Sub, [&as_shape(logarithm, each), &less]);
     let class = Node::of(Function::Coordinate(1), smallvec![x], DType::F32, whole.clone());
     let column = as_shape(labels, Shape::from([rows, 1]));
     let equal = Function::Compare(ComparisonFunction::Equal);
