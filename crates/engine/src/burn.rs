@@ -13,6 +13,7 @@ mod cast;
 mod channels_first;
 mod channels_last;
 mod conv;
+mod deferred;
 mod dense;
 mod depthwise;
 mod einsum;
@@ -43,7 +44,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use array::Site;
-use burn_backend::DeviceOps;
+use burn_backend::{DeviceOps, StreamId};
+#[cfg(feature = "wgpu")]
+pub use deferred::Deferred;
 pub(crate) use memory::is_own;
 pub use memory::{Backing, download, is_handed_over};
 use meshtf_kernels::KernelNode;
@@ -155,6 +158,14 @@ impl<B: Backing> Engine for BurnEngine<B> {
         followers::kernel(self, node, followers)
     }
 
+    fn begin(&self, value: &Value) {
+        // If it fails, so does that which needs the value.
+        let _ = guarded(&self.name, || {
+            B::begin(std::slice::from_ref(value));
+            Ok(())
+        });
+    }
+
     fn small(&self) -> usize {
         // A single number is more useful on the host even for a GPU: a kernel takes it without a tensor.
         if B::REMOTE { 1 } else { SMALL }
@@ -213,8 +224,29 @@ fn plain_body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(B
     Ok(Some((body, is_light)))
 }
 
-/// As [`body`], with the backend's kernels alone.
+/// As [`body`], with the backend's kernels alone. On a GPU, values that can wait are computed when they are needed.
 fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    let at_once = at_once(node, site)?;
+    if !B::REMOTE {
+        return Ok(at_once);
+    }
+    let Some(op) = deferred::Deferral::of(node)? else { return Ok(at_once) };
+    let (mut other, is_light) = match at_once {
+        Some((other, is_light)) => (Some(other), is_light),
+        None => (None, true),
+    };
+    let body: Body<B> = Box::new(move |site, inputs| match B::deferred(&op, inputs, &site.device, site.bools)? {
+        EngineOutcome::Declined(inputs) => match &mut other {
+            Some(other) => other(site, inputs),
+            None => Ok(EngineOutcome::Declined(inputs)),
+        },
+        done => Ok(done),
+    });
+    Ok(Some((body, is_light)))
+}
+
+/// As [`of_backend`], computed at once.
+fn at_once<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_differentiable() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
         return Ok(None);
@@ -254,9 +286,14 @@ fn admit_answer(inputs: &Values) -> Result<()> {
     budget::admit(largest)
 }
 
+/// The stream of all kernels and copies of a GPU. Each thread has one of its own by default. Those of two threads are executed in
+/// any order, unless one uses a tensor that the other made: a tensor could be overwritten in place before it is read. Values that
+/// wait are computed by whichever thread needs one of them.
+const STREAM: StreamId = StreamId { value: 0 };
+
 /// Runs a call of burn, so that a panic in it fails the step and not the node.
 fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(|| STREAM.executes(call))).unwrap_or_else(|panic| {
         if turn::is_stop(&*panic) {
             resume_unwind(panic);
         }

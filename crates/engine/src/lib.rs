@@ -1,7 +1,8 @@
 //! The interface of a backend to a device: an engine keeps tensors in its memory and has kernels that compute on them.
 //!
 //! - **Is**: [`Engine`] and [`Value`]; `burn`, burn's backends behind them (flex; ndarray and wgpu as features);
-//!   [`adapters`], the devices of this machine; [`host`], the engine without a backend; [`rates`], a measurement of a device.
+//!   [`adapters`], the devices of this machine; [`host`], the engine without a backend; [`rates`], a measurement of a device;
+//!   [`traffic`], counts of what a GPU is asked to do.
 //! - **Knows**: host kernels and their nodes, `meshtf-loops`, burn.
 //! - **Never** knows a step, a session or a resource. It computes as TensorFlow does, or declines: then the host kernel does.
 //!
@@ -16,6 +17,7 @@ pub mod adapters;
 mod burn;
 pub mod host;
 pub mod rates;
+pub mod traffic;
 
 use std::sync::Arc;
 
@@ -54,6 +56,9 @@ pub enum Memory {
     NdArray(burn_ndarray::NdArrayTensor),
     #[cfg(feature = "wgpu")]
     Wgpu(Box<burn_wgpu::CubeTensor>),
+    /// As `Wgpu`, maybe not computed yet.
+    #[cfg(feature = "wgpu")]
+    Deferred(burn::Deferred),
 }
 
 /// Inputs or outputs of an engine's kernel.
@@ -155,6 +160,9 @@ pub trait Engine: Send + Sync {
     /// ResourceExhausted or Internal if the engine fails.
     fn upload(&self, tensor: Tensor) -> Result<Value>;
 
+    /// Begins to compute a value that an engine would compute when it is needed, together with others.
+    fn begin(&self, _value: &Value) {}
+
     /// The number of elements up to which a tensor is better kept on the host.
     fn small(&self) -> usize;
 
@@ -237,7 +245,11 @@ impl Value {
     pub fn byte_len(&self) -> usize {
         match self {
             #[cfg(feature = "wgpu")]
-            Value::Device(DeviceTensor { memory, .. }) if matches!(**memory, Some(Memory::Wgpu(_))) => 0,
+            Value::Device(DeviceTensor { memory, .. })
+                if matches!(**memory, Some(Memory::Wgpu(_) | Memory::Deferred(_))) =>
+            {
+                0
+            }
             _ => self.element_bytes(),
         }
     }

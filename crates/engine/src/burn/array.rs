@@ -75,6 +75,12 @@ impl<B: Backing> Site<B> {
         Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
     }
 
+    /// An array whose elements are undefined.
+    pub fn empty(&self, dtype: DType, shape: Shape) -> Array<B> {
+        let raw = B::float_empty(held(&shape), &self.device, float(dtype));
+        Array { raw, dtype, shape, home: Home::default() }
+    }
+
     /// An array filled with one value.
     pub fn full(&self, value: f64, dtype: DType, shape: Shape) -> Array<B> {
         let raw = B::float_full(held(&shape), value.into(), &self.device, float(dtype));

@@ -138,7 +138,7 @@ pub enum ComparisonFunction {
 }
 
 #[cfg(feature = "wgpu")]
-pub(super) use kernels::{Launch, compare, one, two};
+pub(super) use kernels::{Launch, compare, of_comparison, of_one, of_two, one, two};
 
 #[cfg(feature = "wgpu")]
 mod kernels;

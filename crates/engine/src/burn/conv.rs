@@ -341,7 +341,7 @@ fn conv2d_backprop_input<B: Backing>(
     let (images, channels) = fit.parts::<B>(all);
     let raw = if (images, channels) == (fit.batch(), all) {
         // burn reads only the image's shape.
-        let image = site.full(0.0, dtype, fit.image.clone());
+        let image = site.empty(dtype, fit.image.clone());
         B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
         let (taken, made) = (fit.filter.dims()[1], fit.filter.dims()[0] / fit.groups());
@@ -386,7 +386,7 @@ fn conv2d_backprop_filter<B: Backing>(
     let (images, channels) = fit.parts::<B>(made);
     let raw = if (images, channels) == (fit.batch(), made) {
         // burn reads only the filter's shape.
-        let filter = site.full(0.0, dtype, fit.filter.clone());
+        let filter = site.empty(dtype, fit.filter.clone());
         B::conv2d_weight_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
         let &[_, taken, height, width] = fit.filter.dims() else { unreachable!("filters have four dimensions") };

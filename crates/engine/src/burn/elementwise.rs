@@ -168,7 +168,7 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
 }
 
 /// The shape to which all inputs are broadcast; `None` if they do not match or it is too large: the host reports that.
-fn broadcast<B: Backing>(inputs: &Values) -> Option<Shape> {
+pub(super) fn broadcast<B: Backing>(inputs: &Values) -> Option<Shape> {
     let (first, rest) = inputs.split_first()?;
     let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;
     let dtype = inputs.last()?.dtype();
@@ -332,6 +332,7 @@ fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
 
 /// Exactly `N` inputs, in the backend's memory.
 pub(super) fn arrays<B: Backing, const N: usize>(site: &Site<B>, inputs: Values) -> Result<[Array<B>; N]> {
+    B::begin(&inputs);
     let mut arrays = SmallVec::<[Array<B>; N]>::new();
     for value in inputs.into_iter().take(N) {
         arrays.push(site.array(value)?);

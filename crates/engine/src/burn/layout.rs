@@ -204,12 +204,12 @@ fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 
     })
 }
 
-fn one(numbers: &[i64]) -> Option<i64> {
+pub(super) fn one(numbers: &[i64]) -> Option<i64> {
     if let [one] = numbers { Some(*one) } else { None }
 }
 
 /// The dimension of an axis, which may be counted from the end.
-fn axis(axis: i64, rank: usize) -> Option<usize> {
+pub(super) fn axis(axis: i64, rank: usize) -> Option<usize> {
     let from_front = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(from_front).ok().filter(|&axis| axis < rank)
 }
@@ -218,7 +218,7 @@ fn empty(shape: &Shape) -> bool {
     shape.dims().contains(&0)
 }
 
-fn reshaped(elements: Option<usize>, sizes: &[i64]) -> Option<Shape> {
+pub(super) fn reshaped(elements: Option<usize>, sizes: &[i64]) -> Option<Shape> {
     let elements = elements?;
     let known = sizes
         .iter()
@@ -231,7 +231,7 @@ fn reshaped(elements: Option<usize>, sizes: &[i64]) -> Option<Shape> {
     Some(sizes.iter().map(|&size| if size == -1 { elements / known } else { size as usize }).collect())
 }
 
-fn squeezed(shape: &Shape, named: &[i64]) -> Option<Shape> {
+pub(super) fn squeezed(shape: &Shape, named: &[i64]) -> Option<Shape> {
     let mut gone = vec![named.is_empty(); shape.rank()];
     for &i in named {
         gone[axis(i, shape.rank())?] = true;
@@ -255,7 +255,7 @@ pub(super) fn sliced(shape: &Shape, begin: &[i64], size: &[i64]) -> Option<Vec<P
     parts.collect()
 }
 
-struct Masks {
+pub struct Masks {
     begin: i64,
     end: i64,
     ellipsis: i64,
@@ -264,7 +264,7 @@ struct Masks {
 }
 
 impl Masks {
-    fn of(node: &KernelNode) -> Result<Masks> {
+    pub fn of(node: &KernelNode) -> Result<Masks> {
         Ok(Masks {
             begin: node.attrs.int("begin_mask")?,
             end: node.attrs.int("end_mask")?,
@@ -276,7 +276,13 @@ impl Masks {
 }
 
 /// The parts of each dimension, and the result's shape; `None` for negative steps, empty results and invalid input.
-fn strided(shape: &Shape, begin: &[i64], end: &[i64], step: &[i64], masks: &Masks) -> Option<(Vec<Part>, Shape)> {
+pub(super) fn strided(
+    shape: &Shape,
+    begin: &[i64],
+    end: &[i64],
+    step: &[i64],
+    masks: &Masks,
+) -> Option<(Vec<Part>, Shape)> {
     let count = begin.len();
     if end.len() != count || step.len() != count || count > 32 || masks.ellipsis.count_ones() > 1 {
         return None;
@@ -390,6 +396,7 @@ fn concat<B: Backing>() -> Body<B> {
             return Ok(EngineOutcome::Declined(inputs));
         }
         inputs.pop();
+        B::begin(&inputs);
         let arrays = inputs.into_iter().map(|value| site.array(value)).collect::<Result<Vec<_>>>()?;
         done(Array::concat(arrays, along)?)
     })
@@ -409,6 +416,7 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
             return Ok(EngineOutcome::Declined(inputs));
         }
         dims[along] = 1;
+        B::begin(&inputs);
         let arrays = inputs
             .into_iter()
             .map(|value| site.array(value)?.reshape(dims.clone().into()))

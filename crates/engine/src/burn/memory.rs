@@ -16,10 +16,11 @@ use meshtf_tensor::{DType, Data, Element, Shape, Tensor, with_number};
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
+use super::deferred::Deferral;
 use super::gemm::{matrix_of_flex, products_of_flex, spread};
 use super::normalize::NormPass;
 use super::updates::{RATES, UpdateRule};
-use crate::{DeviceTensor, Memory};
+use crate::{DeviceTensor, EngineOutcome, Memory, Value, Values, traffic};
 
 const FOR_GPUS: &str = "compiled for GPUs alone";
 
@@ -104,6 +105,17 @@ pub trait Backing:
     fn passed(_pass: NormPass, _inputs: Vec<Self::Raw>, _epsilon: f32) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
+
+    /// The outputs of an op that can wait until they are needed, on a GPU; or its inputs.
+    ///
+    /// # Errors
+    /// As [`Backing::from_memory`]'s callers; those of whole numbers on the host that cannot be read.
+    fn deferred(_op: &Deferral, _inputs: Values, _device: &Self::Device, _bools: BoolDType) -> Result<EngineOutcome> {
+        unreachable!("{FOR_GPUS}")
+    }
+
+    /// Begins to compute values that wait, together.
+    fn begin(_values: &[Value]) {}
 
     /// Like [`Backing::elements`], for float32 only.
     fn floats(raw: &Self::Raw) -> Option<&[f32]> {
@@ -215,7 +227,19 @@ impl Backing for burn_wgpu::CubeBackend {
     }
 
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
-        if let Memory::Wgpu(raw) = memory { Ok(*raw) } else { Err(memory) }
+        match memory {
+            Memory::Wgpu(raw) => Ok(*raw),
+            Memory::Deferred(value) => Ok(value.tensor()),
+            other => Err(other),
+        }
+    }
+
+    fn deferred(op: &Deferral, inputs: Values, device: &Self::Device, bools: BoolDType) -> Result<EngineOutcome> {
+        super::deferred::deferred(op, inputs, device, bools)
+    }
+
+    fn begin(values: &[Value]) {
+        super::deferred::begin(values);
     }
 
     fn one(x: Self::Raw, function: UnaryFunction) -> Self::Raw {
@@ -276,6 +300,9 @@ pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
 /// If the backend lacks the dtype, for which no kernels are compiled.
 pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: BoolDType) -> B::Raw {
     let dtype = tensor.dtype();
+    if B::REMOTE {
+        traffic::uploaded(tensor.byte_len());
+    }
     let (shape, data) = tensor.into_parts();
     let shape = held(&shape);
     let data = match data {
@@ -353,7 +380,15 @@ pub fn download(tensor: DeviceTensor) -> Result<Tensor> {
         #[cfg(feature = "ndarray")]
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]
-        Memory::Wgpu(raw) => read::<burn_wgpu::CubeBackend>(*raw, dtype, shape),
+        Memory::Wgpu(raw) => super::guarded("wgpu", || {
+            super::deferred::flush_with(&raw.device, None);
+            read::<burn_wgpu::CubeBackend>(*raw, dtype, shape)
+        }),
+        #[cfg(feature = "wgpu")]
+        Memory::Deferred(value) => super::guarded("wgpu", || {
+            super::deferred::flush_with(&value.0.device, Some(&value));
+            read::<burn_wgpu::CubeBackend>(value.tensor(), dtype, shape)
+        }),
     }
 }
 
@@ -381,6 +416,9 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
         _ if dtype.is_float() => try_read_sync(B::float_into_data(raw)),
         _ => try_read_sync(B::int_into_data(raw)),
     };
+    if B::REMOTE {
+        traffic::read(shape.dims().iter().product::<usize>() * dtype.size().unwrap_or(1));
+    }
     let data = data
         .ok_or_else(|| Failure::new(Code::Internal, "the backend cannot be waited for"))?
         .map_err(|error| Failure::new(Code::Internal, format!("the backend failed: {error}")))?;
@@ -439,7 +477,7 @@ mod tests {
 
     use super::super::BurnEngine;
     use super::*;
-    use crate::{Engine, Value, take_to_host};
+    use crate::{Engine, take_to_host};
 
     #[test]
     fn elements_that_a_tensor_of_the_host_shares_are_copied_within_the_budget() {

@@ -155,16 +155,9 @@ fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: UnaryFunction) -> Ve
     }
 }
 
-#[cube(launch_unchecked, address_type = "dynamic")]
-fn one_kernel<N: Size>(
-    x: LinearView<'_, Vector<u32, N>>,
-    mut to: LinearViewMut<'_, Vector<u32, N>>,
-    #[comptime] function: UnaryFunction,
-) {
-    if !to.is_in_bounds(ABSOLUTE_POS) {
-        terminate!();
-    }
-    let bits = x.read(ABSOLUTE_POS);
+/// The bits of `function` of a number, by its bits.
+#[cube]
+pub fn of_one<N: Size>(bits: Vector<u32, N>, #[comptime] function: UnaryFunction) -> Vector<u32, N> {
     let magnitude = bits & Vector::new(MAGNITUDE);
     let negative = is_negative(bits);
     let answer = match comptime![function] {
@@ -199,22 +192,25 @@ fn one_kernel<N: Size>(
             select_many(magnitude.equal(&Vector::new(ZERO)), near, answer)
         }
     };
-    to.write(ABSOLUTE_POS, select_many(is_nan(bits), bits, answer));
+    select_many(is_nan(bits), bits, answer)
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn two_kernel<N: Size>(
+fn one_kernel<N: Size>(
     x: LinearView<'_, Vector<u32, N>>,
-    y: LinearView<'_, Vector<u32, N>>,
     mut to: LinearViewMut<'_, Vector<u32, N>>,
-    #[comptime] function: BinaryFunction,
+    #[comptime] function: UnaryFunction,
 ) {
     if !to.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let x = x.read(ABSOLUTE_POS);
-    let y = y.read(ABSOLUTE_POS);
-    let answer = match comptime![function] {
+    to.write(ABSOLUTE_POS, of_one(x.read(ABSOLUTE_POS), function));
+}
+
+/// The bits of `function` of two numbers, by theirs.
+#[cube]
+pub fn of_two<N: Size>(x: Vector<u32, N>, y: Vector<u32, N>, #[comptime] function: BinaryFunction) -> Vector<u32, N> {
+    match comptime![function] {
         BinaryFunction::Maximum => {
             let more = select_many(key(x).less_than(&key(y)), y, x);
             select_many(is_nan(x), x, select_many(is_nan(y), y, more))
@@ -250,8 +246,20 @@ fn two_kernel<N: Size>(
                 _ => answer,
             }
         }
-    };
-    to.write(ABSOLUTE_POS, answer);
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn two_kernel<N: Size>(
+    x: LinearView<'_, Vector<u32, N>>,
+    y: LinearView<'_, Vector<u32, N>>,
+    mut to: LinearViewMut<'_, Vector<u32, N>>,
+    #[comptime] function: BinaryFunction,
+) {
+    if !to.is_in_bounds(ABSOLUTE_POS) {
+        terminate!();
+    }
+    to.write(ABSOLUTE_POS, of_two(x.read(ABSOLUTE_POS), y.read(ABSOLUTE_POS), function));
 }
 
 /// The bits of `x` times 0.
@@ -301,19 +309,13 @@ fn is_positive<N: Size>(bits: Vector<u32, N>) -> Vector<bool, N> {
     above.vec_and(bits.less_equal(&Vector::new(INFINITY)))
 }
 
-#[cube(launch_unchecked, address_type = "dynamic")]
-fn comparison_kernel<Bool: Numeric, N: Size>(
-    x: LinearView<'_, Vector<u32, N>>,
-    y: LinearView<'_, Vector<u32, N>>,
-    mut to: LinearViewMut<'_, Vector<Bool, N>>,
+/// Whether `comparison` holds for two numbers, by their bits.
+#[cube]
+pub fn of_comparison<N: Size>(
+    x: Vector<u32, N>,
+    y: Vector<u32, N>,
     #[comptime] comparison: ComparisonFunction,
-    #[define(Bool)] _bools: ElemType,
-) {
-    if !to.is_in_bounds(ABSOLUTE_POS) {
-        terminate!();
-    }
-    let x = x.read(ABSOLUTE_POS);
-    let y = y.read(ABSOLUTE_POS);
+) -> Vector<bool, N> {
     let nan = is_nan(x).or(is_nan(y));
     let yes = Vector::new(ONE);
     let no = Vector::new(ZERO);
@@ -327,7 +329,21 @@ fn comparison_kernel<Bool: Numeric, N: Size>(
         ComparisonFunction::NotEqual => yes,
         _ => no,
     };
-    let holds = select_many(nan, with_nan, plain).not_equal(&no);
+    select_many(nan, with_nan, plain).not_equal(&no)
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn comparison_kernel<Bool: Numeric, N: Size>(
+    x: LinearView<'_, Vector<u32, N>>,
+    y: LinearView<'_, Vector<u32, N>>,
+    mut to: LinearViewMut<'_, Vector<Bool, N>>,
+    #[comptime] comparison: ComparisonFunction,
+    #[define(Bool)] _bools: ElemType,
+) {
+    if !to.is_in_bounds(ABSOLUTE_POS) {
+        terminate!();
+    }
+    let holds = of_comparison(x.read(ABSOLUTE_POS), y.read(ABSOLUTE_POS), comparison);
     to.write(ABSOLUTE_POS, Vector::cast_from(holds));
 }
 
