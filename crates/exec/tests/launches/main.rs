@@ -34,7 +34,8 @@ const fn most(model: &'static str, launches: u64, submissions: u64, uploads: u64
     Most { model, launches, submissions, uploads, reads }
 }
 
-/// A number here may only fall. They were counted on a software Vulkan (lavapipe), the same in every run. The buffers, which are
+/// A number here may only fall. They were counted on a software Vulkan (lavapipe), the same in every run, and hold there: other
+/// adapters may have other kernels for products. The buffers, which are
 /// printed as well, are those by which the memory of the GPU grows, and depend on its alignments.
 const MODELS: [Most; 11] = [
     most("tiny", 29, 3, 2, 1),
@@ -137,26 +138,32 @@ impl Trained {
         traffic.uploaded_bytes -= one.traffic.uploaded_bytes;
         traffic.reads -= one.traffic.reads;
         traffic.read_bytes -= one.traffic.read_bytes;
-        let (submissions, buffers) = (two.submissions - one.submissions, two.buffers - one.buffers);
+        let submissions = two.submissions.saturating_sub(one.submissions);
+        let buffers = two.buffers.saturating_sub(one.buffers);
         Counts { traffic, submissions, buffers }
     }
 }
 
-fn gpu() -> Option<Box<dyn Engine>> {
-    adapters::gpus(BackendChoice::Wgpu).into_iter().next().map(|offer| offer.open().expect("it was offered"))
+/// The first GPU, and its name.
+fn gpu() -> Option<(Box<dyn Engine>, String)> {
+    let offer = adapters::gpus(BackendChoice::Wgpu).into_iter().next()?;
+    let name = offer.description.clone();
+    Some((offer.open().expect("it was offered"), name))
 }
 
 #[test]
 fn a_step_asks_no_more_of_a_gpu_than_it_did() {
-    if gpu().is_none() {
-        return missing(Means::Gpu, "the launches of a step");
+    let Some((_, adapter)) = gpu() else { return missing(Means::Gpu, "the launches of a step") };
+    let is_lavapipe = adapter.contains("llvmpipe");
+    if !is_lavapipe {
+        eprintln!("NOT RUN: the most launches of a step are those of lavapipe, and this is {adapter}");
     }
     log::set_logger(&Calls).expect("nothing else logs");
     log::set_max_level(log::LevelFilter::Trace);
     let chosen = std::env::var("MESHTF_TEST_MODELS").unwrap_or_default();
     let mut wrong = Vec::new();
     for most in MODELS.iter().filter(|most| chosen.is_empty() || chosen.split(',').any(|name| name == most.model)) {
-        let mut on_gpu = Trained::on(model(most.model), gpu().expect("it was there"));
+        let mut on_gpu = Trained::on(model(most.model), gpu().expect("it was there").0);
         let Counts { traffic, submissions, buffers } = on_gpu.step();
         let mut on_cpu = Trained::on(model(most.model), adapters::cpu(BackendChoice::Flex).open().unwrap());
         on_cpu.train(FIRST_STEPS + 3);
@@ -183,7 +190,7 @@ fn a_step_asks_no_more_of_a_gpu_than_it_did() {
             ("reads", traffic.reads, most.reads),
         ];
         for (what, count, most_of) in counts {
-            if count > most_of {
+            if is_lavapipe && count > most_of {
                 wrong.push(format!("{}: {count} {what}, at most {most_of} before", most.model));
             }
         }
