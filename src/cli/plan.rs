@@ -47,7 +47,7 @@ Examples:
   meshtf plan graph.json
   meshtf plan graph.json --nodes          every node and transfer
   meshtf plan graph.json --local          without a mesh, like `meshtf run`
-  meshtf plan graph.json --place auto     by cost, with the expected time and the next best plan
+  meshtf plan graph.json --place auto     by cost, with the expected time
   meshtf plan digits.json --estimate      where more workers stop paying
   meshtf plan model.onnx --estimate --batch 1
   meshtf plan graph.json --svg > plan.svg
@@ -70,7 +70,7 @@ pub struct Args {
     /// Print the expected throughput of 1 to 256 tasks on networks of 1, 10 and 100 Gbit/s, and where more stop paying
     #[arg(long, conflicts_with_all = ["place", "nodes", "dot", "svg", "weights", "map", "soft_placement"])]
     estimate: bool,
-    /// Number of examples of a step, where placeholders take any number [default: the training's]
+    /// Number of examples at a time, where placeholders take any number [default: the training's]
     #[arg(long, value_name = "N", requires = "estimate", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// List every node and transfer, not only the first 20 of each

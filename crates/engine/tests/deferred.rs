@@ -217,14 +217,14 @@ impl Program {
             }
             15 if rank >= 1 => {
                 let axis = self.draw.below(rank);
-                let (y, along) = (self.one("Neg", json!({}), &[x.clone()]), self.int(axis as i32));
+                let (y, along) = (self.one("Neg", json!({}), std::slice::from_ref(&x)), self.int(axis as i32));
                 self.run("ConcatV2", json!({}), &[x, y, along])
             }
             16 if rank >= 1 && dims[rank - 1] % 2 == 0 => {
                 let along = self.int(rank as i32 - 1);
                 self.run("Split", json!({ "num_split": 2 }), &[along, x])
             }
-            17 if rank >= 1 && rank < 4 => self.run("Pack", json!({ "axis": 0 }), &[x.clone(), x]),
+            17 if (1..4).contains(&rank) => self.run("Pack", json!({ "axis": 0 }), &[x.clone(), x]),
             18 if rank >= 1 => {
                 let op = self.draw.of(&["Softmax", "LogSoftmax"]);
                 self.run(op, json!({}), &[x])
@@ -234,7 +234,7 @@ impl Program {
                 let (begin, end, steps) = (self.ints(&begin), self.ints(&end), self.ints(&vec![2; rank]));
                 self.run("StridedSlice", json!({}), &[x, begin, end, steps])
             }
-            21 if rank >= 1 && rank < 4 => {
+            21 if (1..4).contains(&rank) => {
                 let (mut whole, mut times) = (vec![2], vec![1; rank]);
                 whole.extend(dims.iter().map(|&size| size as i32));
                 match dims.iter().position(|&size| size == 1) {
@@ -260,7 +260,7 @@ impl Program {
                 let labels = self.given(labels);
                 self.run("SoftmaxCrossEntropyWithLogits", json!({}), &[x, labels])
             }
-            25 if rank >= 1 && rank <= 4 && dims.iter().product::<usize>() >= 8 => {
+            25 if (1..=4).contains(&rank) && dims.iter().product::<usize>() >= 8 => {
                 // Its channels are those of the last dimension.
                 let channels = dims[rank - 1];
                 let image = [&[1; 4][..4 - rank], &dims[..]].concat();
@@ -283,7 +283,7 @@ impl Program {
                 if self.draw.below(2) == 0 {
                     return self.run("Cast", json!({ "DstT": "float32" }), &[condition]);
                 }
-                let y = self.one("Neg", json!({}), &[x.clone()]);
+                let y = self.one("Neg", json!({}), std::slice::from_ref(&x));
                 let fits = condition.host.shape().broadcast(&shape).is_ok();
                 if fits { self.run("SelectV2", json!({}), &[condition, x, y]) } else { vec![y] }
             }
@@ -295,7 +295,7 @@ impl Program {
                 if x.host.shape().broadcast(y.host.shape()).is_ok() {
                     let op = self.draw.of(&["Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual"]);
                     let holds = self.one(op, json!({}), &[x, y]);
-                    let not = self.one("LogicalNot", json!({}), &[holds.clone()]);
+                    let not = self.one("LogicalNot", json!({}), std::slice::from_ref(&holds));
                     self.bools.extend([holds, not]);
                 }
                 Vec::new()

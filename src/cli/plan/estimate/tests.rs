@@ -139,7 +139,7 @@ fn of_rows(more: &str, batch: Option<usize>) -> Result<Step, Trouble> {
         "y": {{"op": "MatMul", "inputs": ["seen", "w"]}}, "scaled": {{"op": "Mul", "inputs": ["y", "scales"]}},
         "loss": {{"op": "Mean", "inputs": ["scaled", [0, 1]]}}}},
         "data": {{"feed": {{"scales": [1.0, 2.0], "rows": "rows.npy"}}, "batch": 8}},
-        "train": {{"loss": "loss", "optimizer": "adam", "steps": 1{more}}}}}"#
+        "train": {{"loss": "loss", "optimizer": "adam", "rate": 0.1, "steps": 1{more}}}}}"#
     );
     let program = meshtf_train::model::file::read(text.as_bytes()).unwrap();
     Step::of_training(Graph::new(program.nodes).unwrap(), &file::read(&text).unwrap(), batch)
