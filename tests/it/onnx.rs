@@ -61,8 +61,8 @@ fn a_model_runs_is_planned_and_differentiated() {
 
     let ran = sandbox.run(&["run", &path, "--feed", "x=[[3,1],[-1,-2]]", "--json"]).expect(0);
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-    // 3·1 and 1·(-2), -1·1 and -2·(-2), above zero, and the file's 0.5 and 0.25 added.
-    assert_eq!(answer["values"]["y_out"]["value"], serde_json::json!([[3.5, 0.25], [0.5, 4.25]]), "{}", ran.stdout);
+    // 3·1 and 1·(-2), -1·1 and -2·(-2), above zero, and the file's 0.5 and 0.25 added. Results have the names of the model.
+    assert_eq!(answer["values"]["y:out"]["value"], serde_json::json!([[3.5, 0.25], [0.5, 4.25]]), "{}", ran.stdout);
     assert_eq!(answer["values"]["z"]["value"], serde_json::json!([[-3.5, -0.25], [-0.5, -4.25]]));
 
     // By the name in the model, which is no name of a node.
