@@ -4,6 +4,8 @@
 //! The first number is 0. Values are the bits of float32, or 0 and 1 for a bool. No job waits for another, and no thread for
 //! another.
 
+#![allow(clippy::needless_range_loop, reason = "loops of a kernel are over numbers that are known when it is compiled")]
+
 use cubecl::prelude::*;
 
 use super::super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction, of_comparison, of_one, of_two};

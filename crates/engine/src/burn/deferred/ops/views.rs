@@ -84,7 +84,9 @@ pub(super) fn views(op: &Deferral, inputs: &Values, place: &Place) -> Result<Opt
         }
         Deferral::Split(count) => {
             let along = one(&numbers[0]).and_then(|at| axis(at, shape.rank()));
-            let Some(along) = along.filter(|&at| *count > 0 && shape.dims()[at] % count == 0) else { return Ok(None) };
+            let Some(along) = along.filter(|&at| *count > 0 && shape.dims()[at].is_multiple_of(*count)) else {
+                return Ok(None);
+            };
             let each = shape.dims()[along] / count;
             let mut dims = shape.dims().to_vec();
             dims[along] = each;
