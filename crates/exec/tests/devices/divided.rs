@@ -190,7 +190,11 @@ fn uses_that_the_nodes_of_a_division_cannot_take_keep_a_constant_whole() {
         |nodes: Vec<NodeDef>| divided(&beside_constant(12, nodes), &[with_memory(200)], &["y"]).unwrap().is_none();
     let look_up = |indices: &str| vec![node(indices), node("y = Gather w x")];
     assert!(!stays(look_up("x = Placeholder dtype=int64 shape=[3]")));
-    assert!(stays(look_up("x = Placeholder dtype=int16 shape=[3]")));
+    assert!(stays(vec![
+        node("x = Placeholder dtype=int16 shape=[3]"),
+        NodeDef::constant("axis".into(), String::new(), Attr::Tensor(Tensor::scalar(0i32))),
+        node("y = GatherV2 w x axis"),
+    ]));
     // A reference is read after the control inputs, which the parts of a look-up have not.
     assert!(stays(look_up("x = VariableV2 dtype=int32 shape=[3]")));
     let product = |left: &str| vec![node(left), node("y = MatMul x w transpose_b=true")];
