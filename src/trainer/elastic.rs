@@ -18,6 +18,7 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Reason};
 use meshtf_train::job::job_on;
 use meshtf_train::numerics::add_checks;
+use meshtf_train::ring::BucketLimits;
 
 use self::claim::Claim;
 use self::once::Once;
@@ -328,7 +329,8 @@ impl Trainer {
         let rows = sections.train.rows(sections.data.batch)?;
         let parts = parts(model, &self.examples, rows)?;
         let checks = self.numerics.is_some();
-        let mut job = job_on(workers, model.clone(), &sections, &parts, 2 * self.block, checks)?;
+        let limits = BucketLimits::default();
+        let mut job = job_on(workers, model.clone(), &sections, &parts, 2 * self.block, checks, limits)?;
         let numerics = checks.then(|| add_checks(&mut job)).transpose()?;
         Ok(Trainer {
             job,

@@ -145,7 +145,7 @@ pub const REPLICA: &str = "train/replica";
 /// loss does.
 ///
 /// # Errors
-/// As [`job_within`].
+/// As [`job_on`].
 pub fn job(
     graph: Graph,
     sections: &Sections,
@@ -153,42 +153,17 @@ pub fn job(
     capacity: usize,
     checks: bool,
 ) -> Result<TrainingGraph> {
-    job_within(graph, sections, parts, capacity, checks, BucketLimits::default())
+    let tasks: Vec<usize> = (0..sections.train.workers.max(1)).collect();
+    job_on(&tasks, graph, sections, parts, capacity, checks, BucketLimits::default())
 }
 
-/// As [`job`], with the replicas on the tasks of job `worker` with these numbers, as many as the sections have `workers`.
-///
-/// # Errors
-/// As [`job_within`].
-pub fn job_on(
-    tasks: &[usize],
-    graph: Graph,
-    sections: &Sections,
-    parts: &[FedPlaceholder],
-    capacity: usize,
-    checks: bool,
-) -> Result<TrainingGraph> {
-    of_tasks(tasks, graph, sections, parts, capacity, checks, BucketLimits::default())
-}
-
-/// As [`job`], with the sizes of transfers between mirrored workers.
+/// As [`job`], with the replicas on the tasks of job `worker` with these numbers, as many as the sections have `workers`, and
+/// with the sizes of transfers between mirrored workers.
 ///
 /// # Errors
 /// InvalidArgument for inconsistent input: a name that does not exist, a batch that the workers cannot share equally; those
 /// of [`gradients`] and [`apply`](super::apply).
-pub fn job_within(
-    graph: Graph,
-    sections: &Sections,
-    parts: &[FedPlaceholder],
-    capacity: usize,
-    checks: bool,
-    limits: BucketLimits,
-) -> Result<TrainingGraph> {
-    let tasks: Vec<usize> = (0..sections.train.workers.max(1)).collect();
-    of_tasks(&tasks, graph, sections, parts, capacity, checks, limits)
-}
-
-fn of_tasks(
+pub fn job_on(
     tasks: &[usize],
     graph: Graph,
     sections: &Sections,

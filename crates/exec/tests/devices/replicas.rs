@@ -103,7 +103,8 @@ impl Begun {
         let sections = file::read(&sections).unwrap();
         let parts = [part("x", DType::F32, &[3]), part("word", DType::I32, &[]), part("y", DType::F32, &[2])];
         let graph = Graph::new(program.nodes).unwrap();
-        let job = job::job_within(graph, &sections, &parts, batches, false, limits).unwrap();
+        let workers: Vec<usize> = (0..sections.train.workers.max(1)).collect();
+        let job = job::job_on(&workers, graph, &sections, &parts, batches, false, limits).unwrap();
         let mut cluster = Cluster::of(tasks);
         for node in program.init.iter().chain([&job.init]) {
             run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);

@@ -88,8 +88,10 @@ fn replicas_may_be_on_some_of_the_workers() {
     {
         let graph = GRAPH.replace(r#", "device": "/job:other/task:3""#, "");
         let on = |tasks: &[usize]| {
-            with_parts(&graph, 6, train, |graph, sections, parts| job_on(tasks, graph, sections, parts, 8, false))
-                .unwrap()
+            with_parts(&graph, 6, train, |graph, sections, parts| {
+                job_on(tasks, graph, sections, parts, 8, false, BucketLimits::default())
+            })
+            .unwrap()
         };
         let (first, some) = (on(&[0, 1]), on(&[1, 4]));
         let device = |job: &TrainingGraph, name: &str| job.graph.node(job.graph.find(name).unwrap()).device.clone();
