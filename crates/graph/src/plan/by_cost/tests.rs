@@ -332,21 +332,27 @@ fn an_output_of_many_bytes_is_no_copy_of_one_of_few() {
     assert_eq!(player.held(1), 12 + 4);
 }
 
+/// So many nodes that compute matrices of a size by one of the ops, each from one or two before it.
+fn drawn(numbers: &mut search::Numbers, count: usize, size: usize, ops: &[&str]) -> Graph {
+    let mut nodes = format!(
+        r#""dims": {{"op": "Const", "attrs": {{"dtype": "int32", "value": [{size}, {size}]}}}},
+        "one": {{"op": "Const", "attrs": {{"dtype": "float32", "value": 1.0}}}},
+        "n0": {{"op": "Fill", "inputs": ["dims", "one"]}}"#
+    );
+    for at in 1..count {
+        let op = ops[numbers.below(ops.len())];
+        let first = numbers.below(at);
+        let second = if op == "Exp" { String::new() } else { format!(r#", "n{}""#, numbers.below(at)) };
+        write!(nodes, r#", "n{at}": {{"op": "{op}", "inputs": ["n{first}"{second}]}}"#).unwrap();
+    }
+    graph(&nodes)
+}
+
 #[test]
 fn the_search_finds_choices_within_a_twentieth_of_the_best() {
     let mut numbers = search::Numbers(7);
     for round in 0..40 {
-        // Twelve nodes that compute, each from one or two before it.
-        let mut nodes = r#""dims": {"op": "Const", "attrs": {"dtype": "int32", "value": [512, 512]}},
-            "one": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}}, "n0": {"op": "Fill", "inputs": ["dims", "one"]}"#
-            .to_owned();
-        for at in 1..12 {
-            let op = ["MatMul", "MatMul", "AddV2", "Exp"][numbers.below(4)];
-            let first = numbers.below(at);
-            let second = if op == "Exp" { String::new() } else { format!(r#", "n{}""#, numbers.below(at)) };
-            write!(nodes, r#", "n{at}": {{"op": "{op}", "inputs": ["n{first}"{second}]}}"#).unwrap();
-        }
-        let graph = graph(&nodes);
+        let graph = drawn(&mut numbers, 12, 512, &["MatMul", "MatMul", "AddV2", "Exp"]);
         let memories = [[1 << 30, 1 << 30], [5 << 20, 6 << 20]][round % 2];
         let mut devices = devices(&memories);
         // Between processes of a machine whose processors are apart, so that a division pays; one is faster.

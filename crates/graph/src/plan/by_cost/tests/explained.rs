@@ -68,16 +68,7 @@ fn the_next_best_does_without_a_device_if_memory_is_left() {
 fn the_critical_path_is_the_step() {
     let mut numbers = search::Numbers(11);
     for round in 0..30 {
-        let mut nodes = r#""dims": {"op": "Const", "attrs": {"dtype": "int32", "value": [256, 256]}},
-            "one": {"op": "Const", "attrs": {"dtype": "float32", "value": 1.0}}, "n0": {"op": "Fill", "inputs": ["dims", "one"]}"#
-            .to_owned();
-        for at in 1..15 {
-            let op = ["MatMul", "AddV2", "Exp"][numbers.below(3)];
-            let first = numbers.below(at);
-            let second = if op == "Exp" { String::new() } else { format!(r#", "n{}""#, numbers.below(at)) };
-            write!(nodes, r#", "n{at}": {{"op": "{op}", "inputs": ["n{first}"{second}]}}"#).unwrap();
-        }
-        let graph = graph(&nodes);
+        let graph = drawn(&mut numbers, 15, 256, &["MatMul", "AddV2", "Exp"]);
         let devices = devices(&[1 << 30; 3]);
         let mut problem = problem(&graph, &devices);
         problem.connect_fast();
