@@ -61,6 +61,20 @@ fn a_worker_that_updates_do_not_need_is_left_out_and_taken_in_again() {
     }
 }
 
+/// A training on one to three workers, with `train` in its section of that name. The update of example i subtracts 1 from
+/// element i of the variable w, which counts how often each example was trained.
+fn counting(sandbox: &Sandbox, examples: usize, batch: usize, train: &str) -> String {
+    sandbox.file("x.npy", npy(examples, examples, |i| f32::from(i / examples == i % examples)));
+    let text = format!(
+        r#"{{"version": 1, "variables": {{"w": {{"shape": [{examples}, 1]}}}},
+        "nodes": {{"x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, {examples}]}}}},
+            "xw": {{"op": "MatMul", "inputs": ["x", "w"]}}, "loss": {{"op": "Mean", "inputs": ["xw", [0, 1]]}}}},
+        "data": {{"feed": {{"x": "x.npy"}}, "batch": {batch}, "shuffle": 3}},
+        "train": {{"loss": "loss", "optimizer": "sgd", "rate": {batch}, {train}, "workers": {{"min": 1, "max": 3}}}}}}"#
+    );
+    sandbox.file("count.json", text)
+}
+
 /// How often each example was trained, by a saved state: minus the elements of the variable w.
 fn counts(folder: &str, step: u64, examples: usize) -> Vec<f32> {
     let bytes = state(folder, step);
@@ -72,25 +86,14 @@ fn counts(folder: &str, step: u64, examples: usize) -> Vec<f32> {
     counts.collect()
 }
 
-/// The update of example i subtracts 1 from element i, so the variable counts how often each example was trained.
 #[test]
 fn each_example_is_trained_once_an_epoch_whoever_goes_or_comes() {
     const EXAMPLES: usize = 240;
     const BATCH: usize = 4;
     const EPOCHS: usize = 60;
     let sandbox = Sandbox::new();
-    sandbox.file("x.npy", npy(EXAMPLES, EXAMPLES, |i| f32::from(i / EXAMPLES == i % EXAMPLES)));
-    let graph = sandbox.file(
-        "count.json",
-        format!(
-            r#"{{"version": 1, "variables": {{"w": {{"shape": [{EXAMPLES}, 1]}}}},
-            "nodes": {{"x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, {EXAMPLES}]}}}},
-                "xw": {{"op": "MatMul", "inputs": ["x", "w"]}}, "loss": {{"op": "Mean", "inputs": ["xw", [0, 1]]}}}},
-            "data": {{"feed": {{"x": "x.npy"}}, "batch": {BATCH}, "shuffle": 3}},
-            "train": {{"loss": "loss", "optimizer": "sgd", "rate": {BATCH}, "epochs": {EPOCHS}, "mode": "async", "ps": 1,
-                "workers": {{"min": 1, "max": 3}}}}}}"#
-        ),
-    );
+    let train = format!(r#""epochs": {EPOCHS}, "mode": "async", "ps": 1"#);
+    let graph = counting(&sandbox, EXAMPLES, BATCH, &train);
     let folder = sandbox.path("run").display().to_string();
     let _ps = sandbox.node("ps/0");
     let [first, second] = ["worker/0", "worker/1"].map(|name| sandbox.node(name));
@@ -232,25 +235,14 @@ fn a_lost_worker_of_a_shared_batch_is_left_out_exactly() {
     }
 }
 
-/// The update of example i subtracts 1 from element i, so the variable counts how often each example was trained.
 #[test]
 fn each_example_of_a_shared_batch_is_trained_once_an_epoch() {
     const EXAMPLES: usize = 48;
     const BATCH: usize = 12;
-    for (mode, ps) in [("sync", r#""ps": 1, "#), ("mirrored", "")] {
+    for (mode, ps) in [("sync", r#", "ps": 1"#), ("mirrored", "")] {
         let sandbox = Sandbox::new();
-        sandbox.file("x.npy", npy(EXAMPLES, EXAMPLES, |i| f32::from(i / EXAMPLES == i % EXAMPLES)));
-        let graph = sandbox.file(
-            "count.json",
-            format!(
-                r#"{{"version": 1, "variables": {{"w": {{"shape": [{EXAMPLES}, 1]}}}},
-                "nodes": {{"x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, {EXAMPLES}]}}}},
-                    "xw": {{"op": "MatMul", "inputs": ["x", "w"]}}, "loss": {{"op": "Mean", "inputs": ["xw", [0, 1]]}}}},
-                "data": {{"feed": {{"x": "x.npy"}}, "batch": {BATCH}, "shuffle": 3}},
-                "train": {{"loss": "loss", "optimizer": "sgd", "rate": {BATCH}, "steps": 1000000, "mode": "{mode}", {ps}
-                    "workers": {{"min": 1, "max": 3}}}}}}"#
-            ),
-        );
+        let train = format!(r#""steps": 1000000, "mode": "{mode}"{ps}"#);
+        let graph = counting(&sandbox, EXAMPLES, BATCH, &train);
         let folder = sandbox.path("run").display().to_string();
         let _ps = (mode == "sync").then(|| sandbox.node("ps/0"));
         let [first, second] = ["worker/0", "worker/1"].map(|name| sandbox.node(name));
