@@ -35,6 +35,14 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// The reason why nothing is known to be fetched: `remedy`, or the signatures from which one has to be chosen.
+    pub fn nothing_to_fetch(&self, remedy: &str) -> String {
+        match self.others.as_slice() {
+            [] => format!("it does not say what to fetch: {remedy}"),
+            names => format!("it has several signatures: use --signature {}, or --fetch", names.join(" or ")),
+        }
+    }
+
     /// The tensor of a name of the model; any other name is that of a tensor already.
     pub fn tensor<'a>(&'a self, name: &'a str) -> &'a str {
         if let Some((_, tensor)) = self.named.iter().find(|(own, _)| own == name) {

@@ -31,9 +31,6 @@ use super::tuned::{Model, read_for_weights};
 /// Maximum number of placeholders that are named in a message, besides those whose names are near.
 const MAX_NAMED: usize = 8;
 
-/// The remedy for a file without fetches.
-const NO_FETCH: &str = "it does not say what to fetch: use --fetch (or --run, to run a node without fetching)";
-
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphArgs {
@@ -213,13 +210,15 @@ impl GraphArgs {
         if !self.fetch.is_empty() || !self.targets.is_empty() || self.graph.as_os_str() == "-" {
             return Ok(None);
         }
-        let (_, graph, bytes) = read_program(&self.graph)?;
-        let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
-        match file::read(text) {
-            Ok(sections) => Ok(Some((graph, sections))),
-            Err(fault) if file::has_training(text) => Err(Trouble::input(format!("{}: {fault}", self.graph.display()))),
-            Err(_) => Ok(None),
-        }
+        let bytes = read(&program_file::file_of(&self.graph))?;
+        // The graph of another file, which may be large, is not made here.
+        let Some(text) = std::str::from_utf8(&bytes).ok().filter(|text| file::has_training(text)) else {
+            return Ok(None);
+        };
+        let (_, graph, _) = read_program(&self.graph)?;
+        let sections = file::read(text);
+        let sections = sections.map_err(|fault| Trouble::input(format!("{}: {fault}", self.graph.display())))?;
+        Ok(Some((graph, sections)))
     }
 
     /// Reads the file and every feed, and checks them against each other.
@@ -239,10 +238,7 @@ impl GraphArgs {
         let runs_init = (by_file || ports.is_model) && !program.init.is_empty();
         let init = program.init;
         if fetches.is_empty() && targets.is_empty() {
-            return Err(at(&match ports.others.as_slice() {
-                [] => NO_FETCH.to_owned(),
-                names => format!("it has several signatures: use --signature {}, or --fetch", names.join(" or ")),
-            }));
+            return Err(at(&ports.nothing_to_fetch("use --fetch (or --run, to run a node without fetching)")));
         }
         let names = match by_file {
             true => fetches.iter().map(|tensor| ports.name(tensor).to_owned()).collect(),

@@ -11,7 +11,7 @@ use meshtf::weight_file;
 use meshtf_checkpoint::{DataDir, Saved, Whole, save};
 use meshtf_graph::graphdef::meta::{self, Port, Saver, Signature, Written};
 use meshtf_graph::op::Role;
-use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program};
+use meshtf_graph::{Attr, Graph, NodeDef, NodeId, Output, Program, UniqueNames};
 use meshtf_onnx::save::Export;
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::safetensors::Contents;
@@ -172,10 +172,7 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
         false => args.fetch.iter().map(|name| ports.tensor(name).to_owned()).collect(),
     };
     if named.is_empty() {
-        return Err(at(&match ports.others.as_slice() {
-            [] => "it does not say what to fetch: name the outputs of the model by --fetch".to_owned(),
-            names => format!("it has several signatures: use --signature {}, or --fetch", names.join(" or ")),
-        }));
+        return Err(at(&ports.nothing_to_fetch("name the outputs of the model by --fetch")));
     }
     let mut outputs = Vec::with_capacity(named.len());
     for name in named {
@@ -327,11 +324,9 @@ impl Drop for Part {
 
 /// Adds the node by which the tables are filled; returns its name.
 fn add_init(nodes: &mut Vec<NodeDef>, model: &Model) -> String {
-    let name = std::iter::once(INIT.to_owned()).chain((1..).map(|i| format!("{INIT}_{i}")));
-    let name = name
-        .into_iter()
-        .find(|name| nodes.iter().all(|node| node.name != *name))
-        .expect("there are more names than nodes");
+    let mut names = UniqueNames::default();
+    nodes.iter().for_each(|node| names.reserve(&node.name));
+    let name = names.unique(INIT);
     let inputs = model.filling.nodes.iter().map(|&id| format!("^{}", model.graph.node(id).name)).collect();
     nodes.push(NodeDef { name: name.clone(), op: "NoOp".to_owned(), inputs, ..NodeDef::default() });
     name
