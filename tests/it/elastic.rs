@@ -1,6 +1,6 @@
 //! Trainings whose workers go and come.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
 use crate::training::{example, last_state, next_step, npy, reach, state};
@@ -12,6 +12,17 @@ const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 fn says(training: &Running, text: &str, times: usize) {
     let has_said = || training.stderr().matches(text).count() >= times;
     assert!(wait_until(SPEAKS_WITHIN, has_said), "{text:?} {times} times:\n{}", training.stderr());
+}
+
+/// Waits until the training has trained for several times the interval of `--guard 0.2` between two copies of its state, and made
+/// steps after that: it has a copy. Fewer steps may take less time than one interval.
+fn keep_a_copy(training: &Running) {
+    let begun = Instant::now();
+    let mut step = next_step(training);
+    while begun.elapsed() < Duration::from_secs(1) {
+        step = next_step(training);
+    }
+    reach(training, step + 300);
 }
 
 fn kill(node: NodeProcess) {
@@ -198,7 +209,7 @@ fn a_lost_worker_of_a_shared_batch_is_left_out_exactly() {
         // It would run for hours.
         let words = ["train", &graph, "--report", "50", "--checkpoint", &broken, "--guard", "0.2"];
         let training = sandbox.start(&[&words[..], &["--steps", "100000000"]].concat());
-        reach(&training, 300);
+        keep_a_copy(&training);
         // Variables that are lost come from the copy, too.
         if let Some(node) = ps.take() {
             kill(node);
