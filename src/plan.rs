@@ -71,7 +71,7 @@ pub use meshtf_graph::plan::Mode;
 /// let devices = vec!["/job:worker/task:0/device:CPU:0".parse()?];
 /// let next = Some(NextBest { devices, step: Duration::from_millis(30) });
 /// let path = PathEstimate { computes: Duration::from_millis(20), ..PathEstimate::default() };
-/// let estimate = Estimate { step: path.computes, alone: None, devices: Vec::new(), path, next };
+/// let estimate = Estimate { step: path.computes, interval: None, alone: None, devices: Vec::new(), path, next };
 /// assert_eq!(gain(&estimate), Some(1.5));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -125,6 +125,8 @@ pub use meshtf_graph::plan::Piece;
 /// let options = SessionOptions { place_by: PlaceBy::Cost, ..SessionOptions::default() };
 /// assert_ne!(options.place_by, PlaceBy::default());
 /// assert_eq!(SessionOptions::default().place_by, PlaceBy::Names);
+/// // For many requests that overlap, rather than one that is to be answered soon.
+/// assert_ne!(PlaceBy::Throughput, PlaceBy::Cost);
 /// ```
 #[doc(inline)]
 pub use meshtf_graph::plan::PlaceBy;

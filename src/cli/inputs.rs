@@ -291,7 +291,7 @@ impl StepRequest {
 
     /// Divides constants that no device has the memory for, if the graph is placed by cost.
     pub fn divide(&mut self, place_by: PlaceBy, devices: &[DeviceFacts]) -> Result<(), Trouble> {
-        if place_by == PlaceBy::Cost {
+        if place_by != PlaceBy::Names {
             // The requests to a served model feed its inputs.
             let (fed, inputs) = (self.feeds.iter().map(|(tensor, _)| tensor), self.ports.feeds());
             let named: Vec<&str> = fed

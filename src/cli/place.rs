@@ -7,7 +7,8 @@ use meshtf_graph::plan::PlaceBy;
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct PlaceArgs {
     /// Choice of a device for nodes whose device strings leave one. names: the master's, or the first by name. auto: so that a
-    /// step is expected to end soonest, and no device has to hold more than its memory [default: auto for a graph that has
+    /// step is expected to end soonest, and no device has to hold more than its memory. throughput: so that most steps of a
+    /// series, such as --steps makes, end each second, if they do not wait for each other [default: auto for a graph that has
     /// neither device strings nor variables, unless --target names the master; else names]
     #[arg(long, value_name = "RULE", value_enum)]
     place: Option<Rule>,
@@ -17,6 +18,7 @@ pub(super) struct PlaceArgs {
 enum Rule {
     Names,
     Auto,
+    Throughput,
 }
 
 impl PlaceArgs {
@@ -25,6 +27,7 @@ impl PlaceArgs {
         match self.place {
             Some(Rule::Names) => PlaceBy::Names,
             Some(Rule::Auto) => PlaceBy::Cost,
+            Some(Rule::Throughput) => PlaceBy::Throughput,
             None if !has_target && is_open(graph) => PlaceBy::Cost,
             None => PlaceBy::Names,
         }
@@ -58,6 +61,7 @@ mod tests {
         for text in [&asked, &kept] {
             assert_eq!(rule(text, None, false), PlaceBy::Names, "{text}");
             assert_eq!(rule(text, Some(Rule::Auto), true), PlaceBy::Cost, "{text}");
+            assert_eq!(rule(text, Some(Rule::Throughput), true), PlaceBy::Throughput, "{text}");
         }
     }
 }

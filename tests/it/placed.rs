@@ -78,6 +78,26 @@ fn a_model_that_no_node_holds_alone_is_divided() {
 }
 
 #[test]
+fn a_series_of_steps_has_an_interval_and_each_device_its_share_of_it() {
+    let sandbox = Sandbox::new();
+    let (_first, _second) = (sandbox.node("t/0"), sandbox.node("t/1"));
+    let graph = sandbox.file("graph.json", layers(2));
+    let expected = &sandbox.run(&["plan", &graph, "--place", "throughput", "--json"]).expect(0).json()["expected"];
+    let seconds = |value: &serde_json::Value| value.as_f64().unwrap();
+    // The nodes of a machine share its cores: one has all, and is never idle.
+    let [only] = &expected["devices"].as_array().unwrap()[..] else { panic!("{expected}") };
+    let interval = seconds(&expected["interval_seconds"]);
+    assert!((interval - seconds(&only["computes_seconds"])).abs() < 1e-9 && interval > 0.0, "{expected}");
+    assert_eq!((seconds(&only["busy"]), seconds(&expected["alone"]["step_seconds"])), (1.0, interval), "{expected}");
+    let text = sandbox.run(&["plan", &graph, "--place", "throughput"]).expect(0).stdout;
+    for part in ["expected: a step of a series each ", "; each ", " BUSY ", " 100 % ", "\nnext best: a step each "] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let words = ["submit", &graph, "--quiet", "--place", "throughput", "--steps", "40", "--every", "0"];
+    sandbox.run(&words).prints("2048.0");
+}
+
+#[test]
 fn without_a_choice_by_cost_it_does_not_fit() {
     let sandbox = Sandbox::new();
     let node = |name| sandbox.node_with(name, &["--memory", "200MB", "--backend", "flex"]);

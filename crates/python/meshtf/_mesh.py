@@ -102,8 +102,9 @@ class Mesh:
         """Opens a session of a graph on the master `target`: the first task by name if there is none.
 
         `place` decides on the device of nodes whose device strings leave a choice: ``"names"`` has the master's, ``"auto"`` has
-        those with which a step is expected to end soonest. `soft_placement` uses another device of the task if a requested one
-        does not exist. The variables of an `isolated` session are its own. With `guard`, runs of many steps survive the loss of
+        those with which a step is expected to end soonest, ``"throughput"`` those with which most steps of a series are
+        expected to end each second, if they do not wait for each other. `soft_placement` uses another device of the task if a
+        requested one does not exist. The variables of an `isolated` session are its own. With `guard`, runs of many steps survive the loss of
         a task whose name is taken again: copies of the state are made that many seconds apart. `init` gives the variables their
         first values: None if none of them has one, True in any case. `weights` are values of variables by name, which are set
         then.

@@ -100,7 +100,10 @@ fn options(py: Python<'_>, place: &str, soft_placement: bool, isolated: bool) ->
     let place_by = match place {
         "names" => PlaceBy::Names,
         "auto" => PlaceBy::Cost,
-        other => return Err(invalid(py, format!("place is {other:?}; expected \"names\" or \"auto\""))),
+        "throughput" => PlaceBy::Throughput,
+        other => {
+            return Err(invalid(py, format!("place is {other:?}; expected \"names\", \"auto\" or \"throughput\"")));
+        }
     };
     Ok(SessionOptions { place_by, soft_placement, isolated, ..SessionOptions::default() })
 }

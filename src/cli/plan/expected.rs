@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshtf_graph::plan::{Estimate, Plan, Why};
+use meshtf_graph::plan::{DeviceEstimate, Estimate, Plan, Why};
 use meshtf_tensor::device::DeviceName;
 use serde_json::{Value, json};
 
@@ -22,6 +22,7 @@ pub fn as_json(estimate: &Estimate) -> Value {
                 "memory_seconds": of.memory.as_secs_f64(),
                 "calls_seconds": of.calls.as_secs_f64(),
                 "receives_seconds": of.receives.as_secs_f64(),
+                "busy": busy(estimate, of),
             })
         })
         .collect();
@@ -29,6 +30,7 @@ pub fn as_json(estimate: &Estimate) -> Value {
     let next = estimate.next.as_ref();
     json!({
         "step_seconds": estimate.step.as_secs_f64(),
+        "interval_seconds": estimate.interval.map(|interval| interval.as_secs_f64()),
         "alone": alone.map(|(device, step)| json!({ "device": device.to_string(), "step_seconds": step.as_secs_f64() })),
         "devices": devices,
         "critical_path": {
@@ -45,24 +47,32 @@ pub fn as_json(estimate: &Estimate) -> Value {
 
 pub fn as_text(paint: Paint, plan: &Plan, estimate: &Estimate) -> String {
     let step = estimate.step;
+    let (each, unit) = match estimate.interval {
+        Some(interval) => (format!("a step of a series each {interval:.1?}, which takes {step:.1?}"), "each "),
+        None => (format!("{step:.1?} per step"), ""),
+    };
     let first = match &estimate.alone {
-        Some((device, alone)) => format!("expected: {step:.1?} per step; {alone:.1?} if all is on {device}"),
-        None => format!("expected: {step:.1?} per step; no device alone has the memory for it"),
+        Some((device, alone)) => format!("expected: {each}; {unit}{alone:.1?} if all is on {device}"),
+        None => format!("expected: {each}; no device alone has the memory for it"),
     };
     let time = |time: Duration| if time.is_zero() { "-".to_owned() } else { format!("{time:.1?}") };
     let reasons = reasons(plan);
     let rows = estimate.devices.iter().map(|of| {
-        vec![
+        let mut row = vec![
             of.device.to_string(),
             time(of.computes()),
             time(of.arithmetic),
             time(of.memory),
             time(of.calls),
             time(of.receives),
-            reasons.get(&of.device).cloned().unwrap_or_default(),
-        ]
+        ];
+        row.extend(busy(estimate, of).map(|share| format!("{:.0} %", 100.0 * share)));
+        row.push(reasons.get(&of.device).cloned().unwrap_or_default());
+        row
     });
-    let header = ["DEVICE", "COMPUTES", "ARITHMETIC", "MEMORY", "CALLS", "RECEIVES", "NODES"];
+    let mut header = vec!["DEVICE", "COMPUTES", "ARITHMETIC", "MEMORY", "CALLS", "RECEIVES"];
+    header.extend(estimate.interval.map(|_| "BUSY"));
+    header.push("NODES");
     let path = &estimate.path;
     let crossings = match path.crossings {
         0 => "no transfer".to_owned(),
@@ -73,7 +83,10 @@ pub fn as_text(paint: Paint, plan: &Plan, estimate: &Estimate) -> String {
         Some(next) => {
             let devices: Vec<String> = next.devices.iter().map(DeviceName::to_string).collect();
             let on = if devices.is_empty() { String::new() } else { format!(" on {}", devices.join(", ")) };
-            format!("\nnext best: {:.1?} per step{on}{}", next.step, faster(step, next.step))
+            let unit = if estimate.interval.is_some() { "a step each " } else { "" };
+            let per = if estimate.interval.is_some() { "" } else { " per step" };
+            let faster = faster(estimate.interval.unwrap_or(step), next.step);
+            format!("\nnext best: {unit}{:.1?}{per}{on}{faster}", next.step)
         }
         // Where names leave no choice, there is no other one.
         None if plan.placements.iter().any(|placement| placement.why == Why::Cost) => {
@@ -87,6 +100,13 @@ pub fn as_text(paint: Paint, plan: &Plan, estimate: &Estimate) -> String {
         wide_table(paint, &header, rows),
         path.computes,
     )
+}
+
+/// The part of the time between the ends of two steps of a series in which a device computes; what is left to 1 is its bubble.
+/// `None` if steps do not overlap.
+fn busy(estimate: &Estimate, of: &DeviceEstimate) -> Option<f64> {
+    let interval = estimate.interval.filter(|interval| !interval.is_zero())?;
+    Some(of.computes().as_secs_f64() / interval.as_secs_f64())
 }
 
 /// Remarks that the next best step is faster than the plan's.

@@ -59,7 +59,8 @@ impl Homes {
             Some((node.name.clone(), home))
         });
         let homes = homes.collect();
-        Some(ByCost { machines: cluster.machines(), homes, ..ByCost::default() })
+        let overlaps = rule == PlaceBy::Throughput;
+        Some(ByCost { machines: cluster.machines(), homes, overlaps, ..ByCost::default() })
     }
 
     /// Remembers the variables of a plan of a session, and the constants for the session.

@@ -25,7 +25,7 @@ impl State {
     /// Makes the plan that a session has asked for.
     pub fn plan_of(&self, of: &ToPlan, cluster: &Cluster) -> Result<Plan> {
         let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options, Some(&of.homes))?;
-        if of.options.place_by == PlaceBy::Cost {
+        if of.options.place_by != PlaceBy::Names {
             self.homes.keep(&plan, of.graph(), cluster, &of.homes);
         }
         Ok(plan)

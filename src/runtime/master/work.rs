@@ -10,7 +10,7 @@ use crate::protocol::{Peer, Request};
 
 impl State {
     fn places_by_cost(&self, session: SessionId) -> bool {
-        self.sessions.find(session).is_some_and(|handle| handle.lock().machine.options().place_by == PlaceBy::Cost)
+        self.sessions.find(session).is_some_and(|handle| handle.lock().machine.options().place_by != PlaceBy::Names)
     }
 }
 
@@ -19,7 +19,7 @@ impl Work for State {
         let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().machine.graph().len());
         match request {
             // The search takes longer than the rest.
-            Request::Explain { options, .. } if options.place_by == PlaceBy::Cost => usize::MAX,
+            Request::Explain { options, .. } if options.place_by != PlaceBy::Names => usize::MAX,
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
             Request::PrepareAlone { nodes, .. } => nodes.len(),

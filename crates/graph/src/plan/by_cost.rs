@@ -1,5 +1,5 @@
-//! Placement by cost: a device for each group of nodes that leaves a choice, so that a step is expected to end soonest and no
-//! device has to hold more than its memory.
+//! Placement by cost: a device for each group of nodes that leaves a choice, so that a step is expected to end soonest, or the
+//! steps of a series to follow each other most closely, and no device has to hold more than its memory.
 //!
 //! The choice is made for the whole graph, not for the nodes of one signature, so that variables are where they serve all of a
 //! session's steps. What keeps state other than variables, uses files, or is in a loop of Enter and Exit stays where names put
@@ -51,6 +51,9 @@ pub enum PlaceBy {
     Names,
     /// Where a step is expected to end soonest, within the memory of the devices.
     Cost,
+    /// Where most steps of a series are expected to end each second, within the memory of the devices: each device works on a
+    /// step of its own, as in a pipeline. Only steps that do not wait for each other overlap so, as those of an inference.
+    Throughput,
 }
 
 /// The facts, besides those of the devices, by which nodes are placed by cost.
@@ -66,6 +69,8 @@ pub struct ByCost {
     pub measured: Arc<Measured>,
     /// Whether to look for the next best choice, which takes up to twice as long again.
     pub compares: bool,
+    /// Whether the steps of a series overlap, and are to follow each other as closely as possible ([`PlaceBy::Throughput`]).
+    pub overlaps: bool,
 }
 
 /// A link of a task with another, as it was measured in use.
@@ -82,8 +87,11 @@ pub struct LinkRate {
 pub struct Estimate {
     /// The time of a step.
     pub step: Duration,
-    /// The best device for all nodes of the graph that leave a choice, and the time of the step with all of them there; `None`
-    /// if none has the memory for them.
+    /// The time from the end of a step to that of the next one, in a series of steps that overlap: as long as the device or
+    /// the link takes that has most to do. `None` if the steps are not expected to overlap.
+    pub interval: Option<Duration>,
+    /// The best device for all nodes of the graph that leave a choice, and the time of the step with all of them there, or from
+    /// one end to the next if steps overlap; `None` if none has the memory for them.
     pub alone: Option<(DeviceName, Duration)>,
     /// The work of each device that has any, in the order of their names.
     pub devices: Vec<DeviceEstimate>,
@@ -133,7 +141,7 @@ pub struct PathEstimate {
 pub struct NextBest {
     /// The devices with nodes that compute, in the order of their names.
     pub devices: Vec<DeviceName>,
-    /// The time of a step.
+    /// The time of a step; if steps overlap, that from one end to the next.
     pub step: Duration,
 }
 
@@ -174,14 +182,14 @@ pub(super) fn choose(
     // The first value would not be on another processor before one device is done, and none has to cross.
     let is_short = of_alone.over == 0
         && of_alone.crossings == 0
-        && of_alone.time / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
+        && of_alone.length() / 100 * (100 - GAIN_PERCENT) <= problem.least_latency();
     // On one processor, a division saves memory and no time.
     let is_one = of_alone.over == 0 && of_alone.crossings == 0 && problem.has_one_clock();
     let (units, other) = if is_short || is_one {
         (on_one.clone(), None)
     } else {
         let (split, of_split) = search::best(&problem, &mut player, &on_one, of_alone, search::BUDGET);
-        let is_faster = of_split.time < of_alone.time / 100 * (100 - GAIN_PERCENT);
+        let is_faster = of_split.length() < of_alone.length() / 100 * (100 - GAIN_PERCENT);
         let is_worth_it = of_split.over < of_alone.over || of_split.over == of_alone.over && is_faster;
         if is_worth_it { (split, None) } else { (on_one.clone(), Some(split)) }
     };
@@ -190,11 +198,12 @@ pub(super) fn choose(
     problem.leave_out(|id| !runs(id));
     let mut player = Player::new(&problem);
     let ns = Duration::from_nanos;
-    let step = ns(player.play(&units).time);
-    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), ns(player.play(&on_one).time)));
+    let of_step = player.play(&units);
+    let (step, interval) = (ns(of_step.time), by_cost.overlaps.then(|| ns(of_step.interval)));
+    let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), ns(player.play(&on_one).length())));
     let works = |of: &Part| *of != Part { receives: of.receives, ..Part::default() };
     let next = next.map(|units| {
-        let (step, parts) = (ns(player.play(&units).time), player.explain(&units).devices);
+        let (step, parts) = (ns(player.play(&units).length()), player.explain(&units).devices);
         let devices = devices.iter().zip(&parts).filter(|(_, part)| works(part));
         NextBest { devices: devices.map(|(device, _)| device.name.clone()).collect(), step }
     });
@@ -212,7 +221,8 @@ pub(super) fn choose(
         transfers: ns(explained.transfers),
         crossings: explained.crossings,
     };
-    Some(Chosen { of_node, estimate: Estimate { step, alone, devices: parts.map(of_device).collect(), path, next } })
+    let devices = parts.map(of_device).collect();
+    Some(Chosen { of_node, estimate: Estimate { step, interval, alone, devices, path, next } })
 }
 
 /// The best choice besides `chosen` that fits into the memories: of all on one device, of `other`, and of the best without one of
@@ -243,9 +253,10 @@ fn next_best<'a>(
 
 /// The device that serves best alone: the default one unless another is faster by more than [`NEAR_PERCENT`].
 fn best_single(singles: &[(usize, Cost)], default: usize) -> (usize, Cost) {
-    let least = |(device, cost): &&(usize, Cost)| (cost.over, cost.time, *device != default);
+    let least = |(device, cost): &&(usize, Cost)| (cost.over, cost.length(), *device != default);
     let best = singles.iter().min_by_key(least).copied().unwrap_or((default, Cost::default()));
     let own = singles.iter().find(|(device, _)| *device == default).copied().unwrap_or(best);
-    let is_near = own.1.over == best.1.over && own.1.time <= best.1.time.saturating_mul(100 + NEAR_PERCENT) / 100;
+    let is_near =
+        own.1.over == best.1.over && own.1.length() <= best.1.length().saturating_mul(100 + NEAR_PERCENT) / 100;
     if is_near { own } else { best }
 }

@@ -40,6 +40,9 @@ pub(super) const IN_MACHINE: Way = Way { latency: 30_000, rate: 1_500_000_000 };
 /// Between two machines: Ethernet of 1 Gbit/s.
 const IN_MESH: Way = Way { latency: 200_000, rate: 117_000_000 };
 
+/// Nanoseconds of the work for a message beside its bytes: an assumption.
+const MESSAGE_NS: u64 = 10_000;
+
 /// A latency that counts: a measured one may be that of a message that waited.
 const MAX_LATENCY: u32 = 1_000_000_000;
 
@@ -47,6 +50,11 @@ impl Way {
     /// Nanoseconds until a value of so many bytes is there.
     pub fn time(self, bytes: u64) -> u64 {
         if self.rate == 0 { 0 } else { self.latency.saturating_add(ns(bytes, self.rate)) }
+    }
+
+    /// Nanoseconds for which a value of so many bytes keeps others from being sent.
+    pub fn occupied(self, bytes: u64) -> u64 {
+        if self.rate == 0 { 0 } else { MESSAGE_NS.saturating_add(ns(bytes, self.rate)) }
     }
 
     /// The same with the figures of a link, as far as they were measured.

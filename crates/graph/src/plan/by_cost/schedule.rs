@@ -10,15 +10,27 @@ pub(super) use explain::Part;
 
 use super::work::{Job, Problem, Taken};
 
+/// Steps of a series whose values a device may have before it computes them.
+const IN_FLIGHT: u64 = 32;
+
 /// The expectation of a choice of devices. Less is better, memory first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
     /// The bytes that do not fit into the memories.
     pub over: u64,
+    /// Nanoseconds from the end of a step to that of the next one if steps overlap; 0 if they do not.
+    pub interval: u64,
     /// Nanoseconds of a step.
     pub time: u64,
     /// The number of values that cross from one device to another.
     pub crossings: u64,
+}
+
+impl Cost {
+    /// Nanoseconds that are to be as few as possible.
+    pub fn length(&self) -> u64 {
+        if self.interval > 0 { self.interval } else { self.time }
+    }
 }
 
 /// A value on another device than the one that made it.
@@ -51,6 +63,9 @@ pub(super) struct Player<'a> {
     peak: Vec<u64>,
     /// When the last value from one device to another has left.
     links: Vec<u64>,
+    /// Nanoseconds that each clock and each link is used in a step.
+    used: Vec<u64>,
+    carries: Vec<u64>,
     /// The units that were met in the present look for followers: those with its number.
     met: Vec<u32>,
     looks: u32,
@@ -75,6 +90,8 @@ impl<'a> Player<'a> {
             now: vec![0; memories],
             peak: vec![0; memories],
             links: vec![0; devices * devices],
+            used: vec![0; devices],
+            carries: vec![0; devices * devices],
             met: vec![0; problem.candidates.len()],
             looks: 0,
         }
@@ -94,9 +111,19 @@ impl<'a> Player<'a> {
             let done = self.run(at, device, ready);
             crossings += self.copy(job, |unit| units[unit]);
             let returned = if job.is_result { problem.way(device, problem.default).time(job.makes) } else { 0 };
+            if returned > 0 {
+                self.carry(device, problem.default, job.makes, 1);
+            }
             end = end.max(done.saturating_add(returned));
         }
-        Cost { over: self.over(units), time: end, crossings }
+        let interval = self.used.iter().chain(&self.carries).copied().max().filter(|_| problem.overlaps);
+        Cost { over: self.over(units), interval: interval.unwrap_or(0), time: end, crossings }
+    }
+
+    /// A link carries a value so many times in a step.
+    fn carry(&mut self, from: usize, to: usize, bytes: u64, times: u64) {
+        let carries = &mut self.carries[from * self.clocks.len() + to];
+        *carries = carries.saturating_add(self.problem.way(from, to).occupied(bytes).saturating_mul(times));
     }
 
     /// The memories store what these devices of the units have them store.
@@ -229,6 +256,8 @@ impl<'a> Player<'a> {
         self.copies.iter_mut().for_each(Vec::clear);
         self.clocks.fill(0);
         self.links.fill(0);
+        self.used.fill(0);
+        self.carries.fill(0);
     }
 
     /// Something that stays is in the memory of a device.
@@ -273,6 +302,7 @@ impl<'a> Player<'a> {
         self.done[at] = begin.saturating_add(time);
         if time > 0 {
             self.clocks[processor.clock] = self.done[at];
+            self.used[processor.clock] = self.used[processor.clock].saturating_add(time);
         }
         self.done[at]
     }
@@ -292,8 +322,11 @@ impl<'a> Player<'a> {
             if counts(self, from) && self.crosses(taken, source, device) {
                 let since = self.arrival(taken, source, device);
                 self.links[source * self.clocks.len() + device] = since;
-                self.copies[from].push(Copied { port: taken.port, device, since, bytes: taken.bytes });
-                self.take(problem.processors[device].memory, taken.bytes);
+                self.carry(source, device, taken.bytes, taken.times);
+                // Those of other steps wait there, too.
+                let bytes = taken.bytes.saturating_mul(if problem.overlaps { IN_FLIGHT } else { 1 });
+                self.copies[from].push(Copied { port: taken.port, device, since, bytes });
+                self.take(problem.processors[device].memory, bytes);
                 copies += 1;
             }
         }

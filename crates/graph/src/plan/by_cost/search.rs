@@ -1,7 +1,9 @@
 //! The search for devices: all choices if there are few, else the best of some that are improved move by move.
 
+use std::collections::{HashMap, HashSet};
+
 use super::schedule::{Cost, Player};
-use super::work::Problem;
+use super::work::{Job, Problem};
 
 /// Most choices of which each is tried.
 const MAX_CHOICES: usize = 4096;
@@ -45,12 +47,16 @@ pub(super) fn climbed<'a>(
     let moves = (budget / edges(problem).max(1)).clamp(MOVES[1], MOVES[0]);
     let open = with_stores(problem, &by_position(problem));
     let listed = player.list();
-    let filled = filled(problem, &open);
+    let mut starts = vec![listed, filled(problem, &open), first.to_vec()];
+    if problem.overlaps {
+        starts.push(staged(problem, &open));
+    }
     let mut best = (first.to_vec(), of_first);
     let mut left = 0;
-    for start in [listed, filled, first.to_vec()] {
+    let each = moves / starts.len();
+    for start in starts {
         let cost = player.play(&start);
-        let mut climb = Climb { problem, player, units: start, cost, moves: moves / 3 };
+        let mut climb = Climb { problem, player, units: start, cost, moves: each };
         climb.climb(&open);
         left += climb.moves;
         if climb.cost < best.1 {
@@ -168,6 +174,34 @@ fn filled(problem: &Problem, open: &[usize]) -> Vec<usize> {
             let of = &mut room[problem.processors[device].memory];
             *of = of.map(|room| room.saturating_sub(needed));
         }
+    }
+    units
+}
+
+/// One device after the other, the default one first, each with as many units in a row as take it as long as the others theirs.
+fn staged(problem: &Problem, open: &[usize]) -> Vec<usize> {
+    let mut devices: Vec<usize> = problem.common.to_vec();
+    devices.sort_by_key(|&device| device != problem.default);
+    let mut clocks = HashSet::new();
+    devices.retain(|&device| clocks.insert(problem.processors[device].clock));
+    let stored = problem.all_stored() / devices.len().max(1) as u64;
+    let mut of_unit: HashMap<usize, Vec<&Job>> = HashMap::new();
+    problem.jobs.iter().for_each(|job| of_unit.entry(job.unit).or_default().push(job));
+    let time = |unit: usize, device: usize| -> f64 {
+        let jobs = of_unit.get(&unit).into_iter().flatten();
+        jobs.map(|job| problem.time(job, device, stored) as f64).sum()
+    };
+    // Each device does so much of all in a second; together they do it in the inverse of the sum.
+    let whole = |device: usize| open.iter().map(|&unit| time(unit, device)).sum::<f64>().max(1.0);
+    let share = 1.0 / devices.iter().map(|&device| 1.0 / whole(device)).sum::<f64>();
+    let mut units = problem.all_on(problem.default);
+    let (mut place, mut used) = (0, 0.0);
+    for &unit in open {
+        if place + 1 < devices.len() && used + time(unit, devices[place]) / 2.0 > share {
+            (place, used) = (place + 1, 0.0);
+        }
+        used += time(unit, devices[place]);
+        units[unit] = problem.settled(unit, devices[place]);
     }
     units
 }

@@ -104,6 +104,8 @@ pub(super) struct Problem {
     pub default: usize,
     /// The devices that nodes without a request may have.
     pub common: Rc<[usize]>,
+    /// Whether steps of a series overlap.
+    pub overlaps: bool,
 }
 
 impl Problem {
@@ -137,6 +139,7 @@ impl Problem {
             memories: memories.iter().map(|size| size.map(|size| usable(size.free))).collect(),
             default,
             common: lists.of(&DeviceSpec::default()),
+            overlaps: by_cost.overlaps,
         };
         let is_movable = movable(graph, groups, &order);
         let users = only_users(graph);
@@ -341,13 +344,14 @@ impl Problem {
         self.ways[from * self.processors.len() + to]
     }
 
-    /// Nanoseconds until a value can be on a device that computes beside the one that has it; the most there are, if there is
-    /// none.
+    /// Nanoseconds until a value can be on a device that computes beside the one that has it, or that it takes from a series of
+    /// overlapping steps; the most there are, if there is none.
     pub fn least_latency(&self) -> u64 {
         let devices = self.processors.len();
         let pairs = (0..devices * devices).map(|pair| (pair / devices, pair % devices));
         let apart = pairs.filter(|&(from, to)| self.processors[from].clock != self.processors[to].clock);
-        apart.map(|(from, to)| self.way(from, to).latency).min().unwrap_or(u64::MAX)
+        let least = |way: Way| if self.overlaps { way.occupied(0) } else { way.latency };
+        apart.map(|(from, to)| least(self.way(from, to))).min().unwrap_or(u64::MAX)
     }
 
     /// The same without a device, for units that leave a choice.
