@@ -99,6 +99,7 @@ impl<T: Form> Kept<T> {
     }
 
     /// Whether it has its form.
+    #[cfg(test)]
     pub fn is_formed(&self) -> bool {
         self.form.is_some()
     }

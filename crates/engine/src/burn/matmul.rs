@@ -1,7 +1,7 @@
 //! Matrix products. Transposition is a view; a matrix is copied for it only if that makes the product faster.
 
 use meshtf_kernels::{KernelNode, call};
-use meshtf_loops::vector::{FEW_ROWS, MatrixView, Panels, few_rows};
+use meshtf_loops::vector::{MatrixView, ONE_ROW_CHUNKS, Panels, one_row};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
 use meshtf_tensor::{DType, Shape, Tensor};
@@ -59,8 +59,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// Fewest elements of weights that are kept in panels; for fewer, the step from input to output takes longer than the product.
 const LEAST_WEIGHTS: usize = 1 << 12;
 
-/// The product with weights that are a constant matrix: in panels that are kept, if there is memory for them. A few rows read the
-/// matrix from its place, once, as fast as its panels, so that weights which never meet more are not in memory twice.
+/// The product with weights that are a constant matrix: in panels that are kept, if there is memory for them. One row
+/// reads the matrix from its place, once, as fast as its panels, so that weights which never meet more are not in memory twice.
 ///
 /// # Errors
 /// ResourceExhausted if there is not enough memory for the product.
@@ -76,11 +76,10 @@ fn product_with(
     let Some(matrix) = matrix(y, is_transposed) else { return Ok(None) };
     let [inner, columns] = matrix.dims;
     let rows = x.len() / inner;
-    if weights.is_constant() && rows <= if weights.is_formed() { 1 } else { FEW_ROWS } {
-        budget::admit(rows.saturating_mul(columns).saturating_mul(size_of::<f32>()))?;
+    if weights.is_constant() && rows == 1 {
+        budget::admit(columns.saturating_mul(ONE_ROW_CHUNKS * size_of::<f32>()))?;
         let x = dense::in_order(x.clone())?;
-        let of = |elements| few_rows(MatrixView { elements, dims: [rows, inner], steps: [inner, 1] }, matrix);
-        if let Some(product) = dense::floats(&x).and_then(of) {
+        if let Some(product) = dense::floats(&x).and_then(|x| one_row(x, matrix)) {
             return Ok(Some(product));
         }
     }
@@ -405,15 +404,15 @@ mod tests {
     }
 
     #[test]
-    fn a_few_rows_need_no_panels_of_constant_weights() {
-        let (inner, columns) = (64, 100);
+    fn one_row_needs_no_panels_of_constant_weights() {
+        let (inner, columns) = (256, 100);
         for is_transposed in [false, true] {
             let sizes = if is_transposed { [columns, inner] } else { [inner, columns] };
             let y: Value = numbers(&sizes, 5).into();
             let other = y.clone();
             let mut weights = Kept::new(true);
             // The rows of each product, and whether the weights have panels after it.
-            for (rows, is_formed) in [(1, false), (FEW_ROWS, false), (FEW_ROWS + 1, true), (2, true), (1, true)] {
+            for (rows, is_formed) in [(1, false), (2, true), (1, true)] {
                 let x = numbers(&[rows, inner], 3);
                 let product = product_with(&mut weights, &x.clone().into(), &y, is_transposed).unwrap().unwrap();
                 assert_eq!((product.len(), weights.is_formed()), (rows * columns, is_formed));
@@ -422,7 +421,7 @@ mod tests {
                     let (i, j) = (at / columns, at % columns);
                     let of = |l: usize| if is_transposed { ys[j * inner + l] } else { ys[l * columns + j] };
                     let want: f64 = (0..inner).map(|l| f64::from(xs[i * inner + l]) * f64::from(of(l))).sum();
-                    assert!((f64::from(got) - want).abs() < 1e-5, "{rows}, {is_transposed}: {got} for {want} at {at}");
+                    assert!((f64::from(got) - want).abs() < 1e-4, "{rows}, {is_transposed}: {got} for {want} at {at}");
                 }
             }
             let mut variable = Kept::new(false);
