@@ -207,11 +207,14 @@ def contrib():
 def of_ml():
     """Classical models, with onnxruntime's answers."""
     for name, node, x in classical.models():
-        info = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["rows", x.shape[1]])
+        kind_of_x = helper.np_dtype_to_tensor_dtype(x.dtype)
+        info = helper.make_tensor_value_info("x", kind_of_x, ["rows", x.shape[1]])
         # The first of two outputs is the label.
         text = any(attr.name == "classlabels_strings" for attr in node.attribute)
         label = onnx.TensorProto.STRING if text else onnx.TensorProto.INT64
         scores = onnx.TensorProto.INT64 if node.op_type == "Imputer" and x.dtype == np.int64 else onnx.TensorProto.FLOAT
+        if node.op_type == "CategoryMapper":
+            scores = onnx.TensorProto.STRING if kind_of_x == onnx.TensorProto.INT64 else onnx.TensorProto.INT64
         kinds = [label, scores] if len(node.output) == 2 else [scores]
         outputs = [helper.make_tensor_value_info(own, kind, None) for own, kind in zip(node.output, kinds)]
         graph = helper.make_graph([node], name, [info], outputs)

@@ -25,6 +25,7 @@ mod scores;
 pub mod sequence;
 mod shape;
 mod signal;
+mod svm;
 mod text;
 mod train;
 mod trees;
@@ -91,6 +92,7 @@ const FAMILIES: &[&[Operator]] = &[
     sequence::TABLE,
     shape::TABLE,
     signal::TABLE,
+    svm::TABLE,
     text::TABLE,
     train::TABLE,
     trees::TABLE,
