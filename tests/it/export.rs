@@ -204,7 +204,7 @@ fn weights_alone_are_written_under_other_names() {
     let all = export(&state, &["--map", &map, "--all"], "d.safetensors");
     assert_eq!(all, [value("v", 1.0), value("v/Adam", 2.0), value("v/ExponentialMovingAverage", 3.0)]);
     assert_eq!(export(&path("d.safetensors"), &[], "e.safetensors"), [value("v", 1.0)]);
-    // What the rules do not allow is said, and nothing is written.
+    // Rules that do not fit are refused, and nothing is written.
     for (rules, why) in [
         (r#"[{"pattern": "model.*", "to": "one"}]"#, "--map: two tensors get the name one"),
         (r#"[{"name": "model.b", "transpose": [1, 0]}]"#, "tensor model.b: axes [1, 0] are no order of its 1 axes"),
