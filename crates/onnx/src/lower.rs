@@ -27,6 +27,7 @@ mod shape;
 mod signal;
 mod svm;
 mod text;
+mod tokens;
 mod train;
 mod trees;
 mod vision;
@@ -94,6 +95,7 @@ const FAMILIES: &[&[Operator]] = &[
     signal::TABLE,
     svm::TABLE,
     text::TABLE,
+    tokens::TABLE,
     train::TABLE,
     trees::TABLE,
     vision::TABLE,

@@ -145,7 +145,7 @@ fn support_vectors_that_contradict_their_numbers_are_refused() {
     assert!(read(&machine(None)).is_ok());
     for (other, why) in [
         (ints("vectors_per_class", &[1, -1]), "vectors_per_class is negative"),
-        (ints("vectors_per_class", &[i64::MAX, i64::MAX]), "vectors_per_class are too many"),
+        (ints("vectors_per_class", &[i64::MAX; 3]), "vectors_per_class are too many"),
         (ints("vectors_per_class", &[i64::MAX, 1]), "for 9223372036854775808 vectors"),
         (ints("vectors_per_class", &[1, 1, 1]), "3 vectors_per_class for 2 classes"),
         (ints("vectors_per_class", &[1, 2]), "4 numbers of support_vectors for 3 vectors"),
@@ -324,6 +324,29 @@ fn what_is_not_supported_is_named() {
     axis.attribute =
         vec![AttributeProto { name: "axis".to_owned(), i: Some(7), r#type: 2, ..AttributeProto::default() }];
     refused(&constant_vector(axis), &["Softmax", "axis 7"]);
+    for (attributes, why) in [
+        (&[("tokenexp", "a|ab")][..], "unsupported: the longest of several matches of the pattern \"a|ab\""),
+        (&[("separators", "a+?")], "unsupported: the longest of several matches"),
+        (&[("separators", ","), ("tokenexp", "a")], "both separators and tokenexp"),
+        (&[], "neither separators nor tokenexp"),
+    ] {
+        let text = |&(name, text): &(&str, &str)| AttributeProto {
+            name: name.to_owned(),
+            s: (name == "tokenexp").then(|| text.as_bytes().to_vec().into()),
+            strings: if name == "tokenexp" { Vec::new() } else { vec![text.as_bytes().to_vec().into()] },
+            r#type: if name == "tokenexp" { 3 } else { 8 },
+            ..AttributeProto::default()
+        };
+        let mut tokenizer = node("Tokenizer", &["x"], "y");
+        tokenizer.domain = "com.microsoft".to_owned();
+        tokenizer.attribute = attributes.iter().map(text).collect();
+        let mut made = constant_vector(tokenizer);
+        made.opset_import.push(opset("com.microsoft", 1));
+        let input = &mut made.graph.as_mut().unwrap().input[0].r#type;
+        let Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) = input else { panic!("no tensor") };
+        ty.elem_type = 8;
+        refused(&made, &["Tokenizer", why]);
+    }
 }
 
 /// A model of one node on a vector.
@@ -339,7 +362,8 @@ fn constant_vector(node: NodeProto) -> ModelProto {
 fn damaged_files_are_refused_or_read_and_never_panic() {
     let mut count = 0;
     let mut read = 0;
-    for (number, case) in recorded::cases("cases.pb").iter().enumerate() {
+    let all = ["cases.pb", "contrib.pb", "classical.pb"].into_iter().flat_map(recorded::cases);
+    for (number, case) in all.enumerate() {
         // Cut off.
         for length in (0..case.model.len()).step_by(case.model.len() / 4 + 1) {
             let mut beside = |file: &str, _| Err(Failure::invalid(format!("{file} was opened")));
