@@ -1,6 +1,7 @@
 //! Weights on the disk: a file of any form that `meshtf-weights` reads, a checkpoint of TensorFlow by its prefix, a SavedModel's
 //! variables, or the folder of a model from a hub.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,13 @@ pub struct Listed {
     pub tensors: Vec<Entry>,
     /// The file's statements on itself.
     pub notes: Vec<(String, String)>,
+}
+
+impl Listed {
+    /// The metadata of a safetensors file; none of other files.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        if self.is_safetensors { self.notes.iter().cloned().collect() } else { BTreeMap::new() }
+    }
 }
 
 /// Lists the tensors at a path; `None` if it has no weights of a form that is read.

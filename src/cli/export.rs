@@ -3,18 +3,21 @@
 mod graph;
 mod tables;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use meshtf::program_file::{self, load};
-use meshtf::trainer::stored::{FITS, IMPORTED, MODEL, STEP, Which, average, check_form, read, state, states, write};
-use meshtf::trainer::weights::origin;
+use meshtf::program_file;
+use meshtf::trainer::stored::{
+    FITS, IMPORTED, STEP, Which, average, check_form, list, load, read, state, states, write,
+};
+use meshtf::trainer::weights::{origin, own_names, rename};
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::safetensors::Contents;
 use meshtf_train::{AVERAGE, GLOBAL_STEP};
+use meshtf_weights::map::Rules;
 
-use super::inputs::MapArgs;
-use super::paint::warn;
+use super::inputs::rules;
+use super::paint::{mention, warn};
 use super::{Exit, Outcome, Trouble, output};
 
 /// Largest file that a message calls a graph.
@@ -34,6 +37,7 @@ Examples:
   meshtf export digits.json --weights run1 --fetch best --to m.onnx
   meshtf export digits.json --weights run1 --fetch best --to saved/
   meshtf export digits.json --weights state.pt --map map.json --to digits.npz
+  meshtf export bert.bin --map map.json --to bert.safetensors
   meshtf export run1 --last --to tf/model
                                           tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
@@ -57,14 +61,24 @@ pub struct ExportArgs {
     /// Weights for the variables; not needed for a model that has its own
     #[arg(long, value_name = "PATH")]
     pub weights: Option<PathBuf>,
-    #[command(flatten)]
-    pub map: MapArgs,
+    /// File with rules that give the tensors of --weights the names of the graph's variables, or without --weights the tensors
+    /// of the file other names: a list such as [{"prefix": "model.", "to": ""}, {"prefix": "aux.", "drop": true}], of which
+    /// `meshtf run --help` has more
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
     /// Tensor to fetch, an output of the model that is written; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub fetch: Vec<String>,
     /// Signature of a SavedModel [default: serving_default, or the only one]
     #[arg(long, value_name = "NAME")]
     pub signature: Option<String>,
+}
+
+impl ExportArgs {
+    /// The rules of --map.
+    fn rules(&self) -> Result<Option<Rules>, Trouble> {
+        self.map.as_deref().map(rules).transpose()
+    }
 }
 
 /// Convert a file of weights to a saved state of a training
@@ -87,6 +101,9 @@ pub struct ImportArgs {
 
 pub(super) fn export(args: ExportArgs) -> Outcome {
     if let Some(form) = graph::Form::of(&args.to)? {
+        if args.map.is_some() && args.weights.is_none() {
+            return Err(Trouble::input("--map: its rules are for the tensors of --weights, which is not given"));
+        }
         return graph::export(&args, form);
     }
     check_form(&args.to)?;
@@ -101,7 +118,7 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
         return said(weights, &args.to, &contents);
     }
     let which = if args.last { Which::Last } else { Which::Best };
-    let (file, mut contents) = read(&args.from, which).map_err(|error| match is_graph(&args.from) {
+    let mut listed = list(&args.from, which).map_err(|error| match is_graph(&args.from) {
         true => Trouble::input(format!(
             "{}: it is a graph, and no weights: with --weights FILE, the values of its variables are written",
             args.from.display()
@@ -109,14 +126,16 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
         false => Trouble::from(error),
     })?;
     if args.averages {
-        average(&mut contents).map_err(|error| Trouble::input(format!("{}: {error}", file.display())))?;
-        contents.tensors.retain(|(name, _)| !name.ends_with(AVERAGE));
+        average(&mut listed.tensors).map_err(|error| Trouble::input(format!("{}: {error}", listed.path.display())))?;
+        listed.tensors.retain(|entry| !entry.name.ends_with(AVERAGE));
     }
-    if let Some(model) = contents.metadata.get(MODEL).filter(|_| !args.all) {
-        let wrong = |error: serde_json::Error| Trouble::input(format!("{}: {MODEL}: {error}", file.display()));
-        let model: BTreeSet<String> = serde_json::from_str(model).map_err(wrong)?;
-        contents.tensors.retain(|(name, _)| model.contains(name));
+    if let Some(own) = own_names(&listed)?.filter(|_| !args.all) {
+        listed.tensors.retain(|entry| own.contains(&entry.name));
     }
+    if let Some(rules) = args.rules()? {
+        rename(&mut listed, &rules)?.iter().for_each(mention);
+    }
+    let (file, contents) = load(listed)?;
     write(&args.to, &contents)?;
     if args.to.extension().is_none_or(|ending| ending != "safetensors")
         && let Some(names) = measured(&contents)
@@ -134,7 +153,7 @@ pub(super) fn export(args: ExportArgs) -> Outcome {
 /// Whether a file is a graph that can be read by itself.
 fn is_graph(path: &Path) -> bool {
     let is_small = path.metadata().is_ok_and(|file| file.is_file() && file.len() <= MAX_LOOKED_AT);
-    let read = || program_file::read(&load::content(path).ok()?).ok();
+    let read = || program_file::read(&program_file::load::content(path).ok()?).ok();
     is_small && read().is_some_and(|program| !program.nodes.is_empty())
 }
 

@@ -64,11 +64,15 @@ pub(super) struct MapArgs {
 impl MapArgs {
     /// The rules of the file.
     pub fn rules(&self) -> Result<Option<Rules>, Trouble> {
-        let Some(path) = &self.map else { return Ok(None) };
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--map {}: {why}", path.display()));
-        let text = String::from_utf8(read(path)?).map_err(|_| at(&"it is not text"))?;
-        Rules::read(&text).map(Some).map_err(|failure| at(&failure.message))
+        self.map.as_deref().map(rules).transpose()
     }
+}
+
+/// The rules of a file.
+pub(super) fn rules(path: &Path) -> Result<Rules, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--map {}: {why}", path.display()));
+    let text = String::from_utf8(read(path)?).map_err(|_| at(&"it is not text"))?;
+    Rules::read(&text).map_err(|failure| at(&failure.message))
 }
 
 /// The bytes of a file; `-` is stdin.

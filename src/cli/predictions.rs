@@ -258,7 +258,7 @@ pub(super) fn softmax(logits: &[f64]) -> Vec<f64> {
 
 /// All digits of a number of that size: `0.25`, `2.890999e-33`.
 fn exact(value: impl std::fmt::Display + std::fmt::LowerExp, size: f64) -> String {
-    if size == 0.0 || (1e-5..1e17).contains(&size) || !size.is_finite() {
+    if size == 0.0 || (1e-5..1e16).contains(&size) || !size.is_finite() {
         value.to_string()
     } else {
         format!("{value:e}")
@@ -332,8 +332,9 @@ mod tests {
 
     #[test]
     fn very_small_and_large_numbers_have_exponents() {
-        let shown = [0.25, 0.0, 2.890_999e-33, -1.5e-7, 1e20, f64::NAN].map(|value| exact(value, value.abs()));
-        assert_eq!(shown, ["0.25", "0", "2.890999e-33", "-1.5e-7", "1e20", "NaN"]);
+        let values = [0.25, 0.0, 2.890_999e-33, -1.5e-7, 5e15, 5e16, f64::NAN];
+        let shown = values.map(|value| exact(value, value.abs()));
+        assert_eq!(shown, ["0.25", "0", "2.890999e-33", "-1.5e-7", "5000000000000000", "5e16", "NaN"]);
         assert_eq!(exact(0.1f32, 0.1), "0.1");
     }
 }

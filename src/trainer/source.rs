@@ -9,6 +9,7 @@ use std::sync::Arc;
 use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::render::number_text;
 use meshtf_tensor::{DType, Data, MAX_TEXT_BYTES, PartialShape, Shape, Tensor};
 use meshtf_train::data::{
     Column, Examples, FilePart, Fit, HoldOutBy, ImageOptions, Layout, Missing, TableOptions, WorkerFile, is_table,
@@ -542,7 +543,7 @@ fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
         other => return Err(format!("a placeholder of {other} cannot be fed from files")),
     };
     match wrong {
-        Some(number) => Err(format!("the placeholder takes {dtype}, which cannot hold {number}")),
+        Some(number) => Err(format!("the placeholder takes {dtype}, which cannot hold {}", number_text(number))),
         None => Ok(made),
     }
 }

@@ -142,7 +142,11 @@ pub fn check_form(path: &Path) -> Result<(), Error> {
 
 /// Reads a file, a checkpoint of TensorFlow by its prefix, or a state of a training in a folder; returns the path, too.
 pub fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
-    let listed = list(path, which)?;
+    load(list(path, which)?)
+}
+
+/// Reads the tensors of a list; returns the path, too.
+pub fn load(listed: Listed) -> Result<(PathBuf, Contents), Error> {
     let bytes = listed.tensors.iter().fold(0u64, |bytes, entry| bytes.saturating_add(entry.bytes));
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", listed.path.display()));
     if bytes > MAX_FILE_BYTES {
@@ -154,7 +158,7 @@ pub fn read(path: &Path, which: Which) -> Result<(PathBuf, Contents), Error> {
         Err(failure) => Err(at(&failure.message)),
     };
     let tensors = listed.tensors.iter().map(load).collect::<Result<_, _>>()?;
-    let metadata = if listed.is_safetensors { listed.notes.iter().cloned().collect() } else { BTreeMap::new() };
+    let metadata = listed.metadata();
     Ok((listed.path, Contents { tensors, metadata }))
 }
 
@@ -191,28 +195,26 @@ pub fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
 ///
 /// # Errors
 /// Bad input if there are no averages.
-pub fn average(contents: &mut Contents) -> Result<(), Error> {
-    let is_average = |(name, _): &&(String, Tensor)| name.ends_with(AVERAGE);
-    let averages: Vec<(String, Tensor)> = contents.tensors.iter().filter(is_average).cloned().collect();
-    let averages: BTreeMap<&str, &Tensor> =
-        averages.iter().filter_map(|(name, average)| Some((name.strip_suffix(AVERAGE)?, average))).collect();
+pub fn average(tensors: &mut [Entry]) -> Result<(), Error> {
+    let averages: BTreeMap<String, Entry> = tensors
+        .iter()
+        .filter_map(|entry| Some((entry.name.strip_suffix(AVERAGE)?.to_owned(), entry.clone())))
+        .collect();
     let mut is_any = false;
-    for (name, tensor) in &mut contents.tensors {
-        if let Some(&average) = averages.get(name.as_str()) {
-            (*tensor, is_any) = (average.clone(), true);
+    for entry in tensors {
+        if let Some(average) = averages.get(&entry.name) {
+            let name = std::mem::take(&mut entry.name);
+            *entry = average.clone();
+            entry.name = name;
+            is_any = true;
         }
     }
     match is_any {
         true => Ok(()),
-        false => Err(no_averages()),
+        false => Err(Error::input(
+            "it has no moving averages of its tensors, which a training keeps if its section train has \"average\"",
+        )),
     }
-}
-
-/// The error of weights without moving averages.
-pub(super) fn no_averages() -> Error {
-    Error::input(
-        "it has no moving averages of its tensors, which a training keeps if its section train has \"average\"",
-    )
 }
 
 /// The state of a folder.
@@ -336,10 +338,11 @@ mod tests {
         // Averages replace the variables that they are the averages of.
         let value = |name: &str, value: f32| (name.to_owned(), Tensor::scalar(value));
         let tensors = vec![value("w", 1.0), value("b", 2.0), value("w/ExponentialMovingAverage", 3.0)];
-        let mut averaged = Contents { tensors, ..Contents::default() };
+        let mut averaged: Vec<Entry> = tensors.into_iter().map(|(name, tensor)| Entry::of(&name, tensor)).collect();
         average(&mut averaged).unwrap();
-        assert_eq!(averaged.tensors[..2], [value("w", 3.0), value("b", 2.0)]);
-        averaged.tensors.truncate(2);
+        let loaded = |entry: &Entry| (entry.name.clone(), entry.load().unwrap());
+        assert_eq!(averaged[..2].iter().map(loaded).collect::<Vec<_>>(), [value("w", 3.0), value("b", 2.0)]);
+        averaged.truncate(2);
         assert!(average(&mut averaged).unwrap_err().to_string().contains("no moving averages"));
         // The form is known before anything is written.
         assert!(write(&folder.child("c/m.onnx"), &contents).unwrap_err().to_string().contains(".onnx is not a form"));

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use meshtf_graph::{Graph, GraphBuilder};
+use meshtf_tensor::failure::Failure;
 use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_train::Variable;
 use meshtf_train::job::{Kept, changes_variables, restore, restore_constant, variables};
-use meshtf_train::{AVERAGE, Variable};
+
 use meshtf_weights::Entry;
 use meshtf_weights::map::{Rules, cast, widens};
+use serde_json::json;
 
 use super::Error;
 use super::checkpoint::{BEST, BEST_OF};
-use super::stored::{MAX_NAMED, STEP, Which, compare, list, no_averages};
+use super::stored::{MAX_NAMED, MODEL, STEP, Which, average, compare, list};
 use crate::Session;
 use crate::weight_file::{self, Listed};
 
@@ -100,20 +103,15 @@ impl Weights {
             Error::Input(why) => Error::input(format!("weights {why}")),
             other => other,
         };
-        let (listed, idle) = mapped(at).map_err(prefixed)?;
+        let (listed, mut remarks) = mapped(at).map_err(prefixed)?;
         let file = listed.path.display().to_string();
-        let mut tensors = listed.tensors;
-        if at.averages {
-            averaged(&mut tensors).map_err(|error| Error::input(format!("weights {file}: {error}")))?;
-        }
+        let metadata = listed.metadata();
+        let tensors = listed.tensors;
         let mut g = GraphBuilder::from(graph);
         let variables = variables(&mut g)?;
         let tensors = widened(tensors, &variables)?;
         differ(&tensors, &variables)
             .map_err(|differ| Error::input(format!("weights {file}: are of another model: {differ}")))?;
-        let metadata: BTreeMap<String, String> =
-            if listed.is_safetensors { listed.notes.into_iter().collect() } else { BTreeMap::new() };
-        let mut remarks: Vec<String> = idle.into_iter().map(|rule| format!("--map: {rule}")).collect();
         // A training saves more than a model's own variables.
         if !metadata.contains_key(STEP) {
             remarks.extend(unused(&tensors, &variables).map(|unused| format!("{file}: {unused}")));
@@ -180,31 +178,46 @@ pub fn names(at: At) -> Result<Vec<String>, Error> {
     Ok(mapped(at)?.0.tensors.into_iter().map(|entry| entry.name).collect())
 }
 
-/// Lists the tensors at a path under their mapped names; returns the rules that match none, too.
+/// Lists the tensors at a path under their mapped names, with their averages if they are meant; returns remarks on the rules.
 fn mapped(at: At) -> Result<(Listed, Vec<String>), Error> {
     let mut listed = list(at.path, at.which)?;
-    let Some(rules) = at.map else { return Ok((listed, Vec::new())) };
-    let mapped = rules.apply(std::mem::take(&mut listed.tensors));
-    let mapped =
-        mapped.map_err(|failure| Error::input(format!("{}: --map: {}", listed.path.display(), failure.message)))?;
-    listed.tensors = mapped.tensors;
-    Ok((listed, mapped.idle))
+    // Averages have the names that a training gives them.
+    if at.averages {
+        average(&mut listed.tensors).map_err(|error| Error::input(format!("{}: {error}", listed.path.display())))?;
+    }
+    let remarks = at.map.map_or_else(|| Ok(Vec::new()), |rules| rename(&mut listed, rules))?;
+    Ok((listed, remarks))
 }
 
-/// Gives variables their moving averages.
-fn averaged(tensors: &mut [Entry]) -> Result<(), Error> {
-    let is_average = |entry: &&Entry| entry.name.ends_with(AVERAGE);
-    let averages: Vec<Entry> = tensors.iter().filter(is_average).cloned().collect();
-    if averages.is_empty() {
-        return Err(no_averages());
+/// Renames tensors by rules, in the list of the model's own, too; returns remarks on rules that match none.
+///
+/// # Errors
+/// Bad input: the rules do not fit.
+pub fn rename(listed: &mut Listed, rules: &Rules) -> Result<Vec<String>, Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", listed.path.display()));
+    let wrong = |failure: Failure| at(&format_args!("--map: {}", failure.message));
+    let model = own_names(listed)?.map(|own| {
+        let tensors = listed.tensors.iter().filter(|entry| own.contains(&entry.name)).cloned().collect();
+        rules.apply(tensors)
+    });
+    let model = model.transpose().map_err(wrong)?;
+    let mapped = rules.apply(listed.tensors.clone()).map_err(wrong)?;
+    if let Some(model) = model {
+        let names: Vec<String> = model.tensors.into_iter().map(|entry| entry.name).collect();
+        listed.notes.retain(|(key, _)| key != MODEL);
+        listed.notes.push((MODEL.to_owned(), json!(names).to_string()));
     }
-    for mut average in averages {
-        average.name = average.name.trim_end_matches(AVERAGE).to_owned();
-        if let Some(entry) = tensors.iter_mut().find(|entry| entry.name == average.name) {
-            *entry = average;
-        }
-    }
-    Ok(())
+    listed.tensors = mapped.tensors;
+    Ok(mapped.idle.into_iter().map(|rule| format!("--map: {rule}")).collect())
+}
+
+/// The names of a model's own variables, if a training has listed them.
+///
+/// # Errors
+/// Bad input: the list is none.
+pub fn own_names(listed: &Listed) -> Result<Option<BTreeSet<String>>, Error> {
+    let wrong = |error| Error::input(format!("{}: {MODEL}: {error}", listed.path.display()));
+    listed.metadata().get(MODEL).map(|names| serde_json::from_str(names).map_err(wrong)).transpose()
 }
 
 /// Floats of fewer bits as the wider ones of their variables, which have all of their values.
@@ -379,6 +392,22 @@ mod tests {
         for name in ["c.npz", "c"] {
             crate::trainer::stored::write(&folder.child(name), &contents).unwrap();
             checked(&folder.child(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn averages_take_the_place_of_tensors_that_rules_rename() {
+        let folder = TempDir::new().unwrap();
+        let pair = |value: f32| Tensor::vector(vec![value; 2]);
+        let tensors = [("v", pair(1.0)), ("v/ExponentialMovingAverage", pair(2.0)), ("n", Tensor::scalar(3i64))];
+        let file = save(&folder, "a.safetensors", &tensors);
+        let rules = Rules::read(r#"[{"name": "v", "to": "w"}]"#).unwrap();
+        for (averages, value) in [(false, 1.0), (true, 2.0)] {
+            let at = At { averages, map: Some(&rules), ..At::path(&file) };
+            check_weights("WEIGHTS", &graph(), at).unwrap();
+            let (_, weights) = Weights::add(graph(), at).unwrap();
+            let named: Vec<(&str, &Tensor)> = weights.named().collect();
+            assert_eq!(named, [("w", &pair(value)), ("n", &Tensor::scalar(3i64))]);
         }
     }
 

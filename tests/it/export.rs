@@ -160,6 +160,68 @@ fn weights_for_a_graph_are_written_by_its_names() {
     bare.complains(&["it is a graph, and no weights", "--weights FILE"]);
 }
 
+/// Weights without a graph: rules rename, turn, convert and leave out tensors, whatever the form of the file.
+#[test]
+fn weights_alone_are_written_under_other_names() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let own = sandbox.file("own.safetensors", weights(&[("model.w", &[2, 3]), ("model.b", &[2]), ("step", &[1])]));
+    let map = sandbox.file(
+        "map.json",
+        r#"[{"prefix": "model.", "to": "out/"}, {"name": "out/w", "to": "out/kernel", "transpose": [1, 0], "dtype": "float64"},
+            {"name": "step", "drop": true}, {"name": "model.c", "to": "c"}]"#,
+    );
+    for to in ["a.npz", "a.safetensors", "a.ckpt"] {
+        let ended = sandbox.run(&["export", &own, "--map", &map, "--to", &path(to)]).expect(0);
+        assert!(ended.stdout.contains(": 2 tensors, 56 bytes, from "), "{}", ended.stdout);
+        ended.complains(&[r#"--map: name "model.c" matches no tensor"#]);
+        let graph = sandbox.file(
+            "graph.json",
+            r#"{"version": 1, "variables": {"out/kernel": {"shape": [3, 2], "dtype": "float64"}, "out/b": {"shape": [2]}},
+                "nodes": {"y": {"op": "Neg", "inputs": ["out/kernel"]}, "z": {"op": "Neg", "inputs": ["out/b"]}}, "fetch": ["y", "z"]}"#,
+        );
+        let ran = sandbox.run(&["run", &graph, "--weights", &path(to), "--json"]).expect(0).json();
+        let sixteenths: Vec<f64> = (0..6).map(|i| -f64::from(i * 37 % 19 + 1) / 16.0).collect();
+        let turned: Vec<[f64; 2]> = (0..3).map(|i| [sixteenths[i], sixteenths[i + 3]]).collect();
+        assert_eq!(ran["values"]["y"]["value"], serde_json::json!(turned), "{to}");
+        assert_eq!(ran["values"]["z"]["value"], serde_json::json!(sixteenths[..2]), "{to}");
+    }
+    // Of a training, the model's own tensors, whose list has the new names, too: the file can be exported again.
+    let value = |name: &str, value: f32| (name.to_owned(), Tensor::from_vec([1], vec![value]));
+    let tensors = vec![value("w", 1.0), value("w/Adam", 2.0), value("w/ExponentialMovingAverage", 3.0)];
+    let metadata = [("meshtf.model".to_owned(), r#"["w"]"#.to_owned())].into();
+    let mut bytes = Vec::new();
+    safetensors::write(&mut bytes, &Contents { tensors, metadata }).unwrap();
+    let state = sandbox.file("state.safetensors", bytes);
+    let map = sandbox.file("map.json", r#"[{"pattern": "^w", "to": "v"}]"#);
+    let read = |name: &str| safetensors::read(&std::fs::read(path(name)).unwrap()).unwrap().tensors;
+    let export = |from: &str, more: &[&str], to: &str| {
+        sandbox.run(&[&["export", from, "--to", &path(to)][..], more].concat()).expect(0);
+        read(to)
+    };
+    assert_eq!(export(&state, &["--map", &map], "b.safetensors"), [value("v", 1.0)]);
+    assert_eq!(export(&state, &["--map", &map, "--averages"], "c.safetensors"), [value("v", 3.0)]);
+    let all = export(&state, &["--map", &map, "--all"], "d.safetensors");
+    assert_eq!(all, [value("v", 1.0), value("v/Adam", 2.0), value("v/ExponentialMovingAverage", 3.0)]);
+    assert_eq!(export(&path("d.safetensors"), &[], "e.safetensors"), [value("v", 1.0)]);
+    // Rules that do not fit are refused, and nothing is written.
+    for (rules, why) in [
+        (r#"[{"pattern": "model.*", "to": "one"}]"#, "--map: two tensors get the name one"),
+        (r#"[{"name": "model.b", "transpose": [1, 0]}]"#, "tensor model.b: axes [1, 0] are no order of its 1 axes"),
+        (r#"[{"name": "step", "to": ""}]"#, "gives tensor step the name \"\""),
+        (r#"[{"name": "step", "to": "__metadata__"}]"#, "no tensor can have the name __metadata__"),
+        (r#"[{"name": "step"}]"#, "it does nothing"),
+        ("{}", "expected a list of rules"),
+    ] {
+        let map = sandbox.file("wrong.json", rules);
+        let to = path("wrong.safetensors");
+        sandbox.run(&["export", &own, "--map", &map, "--to", &to]).expect(2).complains(&[why]);
+        assert!(!sandbox.path("wrong.safetensors").exists(), "{rules}");
+    }
+    let model = sandbox.run(&["export", &own, "--map", &map, "--to", &path("m.onnx")]).expect(2);
+    model.complains(&["--map: its rules are for the tensors of --weights"]);
+}
+
 /// A graph for a mesh is loaded where there is none: TensorFlow refuses devices that it does not have.
 #[test]
 fn a_saved_model_names_no_devices() {

@@ -1,5 +1,5 @@
 """Models of ai.onnx.ml of one operator each, in the forms that converters of scikit-learn, LightGBM and XGBoost write, and more:
-names, nodes, feeds. The trees are random."""
+names, nodes, feeds. The trees and the support vectors are random."""
 
 import itertools
 
@@ -120,9 +120,64 @@ def others(random):
     yield "one_hot", "OneHotEncoder", {"cats_int64s": [-1, 0, 2]}, rows(random).astype(np.int64), 1
 
 
+def machines(random):
+    """Support vector machines."""
+    numbers = lambda count, most=1.0: [float(x) for x in random.uniform(-most, most, count).astype(np.float32)]
+    kernels = {
+        "LINEAR": [0.0, 0.0, 0.0], "POLY": [0.5, 0.25, 3.0], "POLY_5": [0.25, 1.0, 5.0], "RBF": [0.05, 0.0, 0.0],
+        "SIGMOID": [0.2, -0.1, 0.0],
+    }
+
+    def classifier(kernel, per_class, labels, proba=False, transform="NONE"):
+        classes, vectors = len(per_class), sum(per_class)
+        pairs = classes * (classes - 1) // 2
+        attrs = {
+            "kernel_type": kernel.split("_")[0], "kernel_params": kernels[kernel], "vectors_per_class": per_class,
+            "support_vectors": numbers(vectors * WIDTH, 2.0), "coefficients": numbers((classes - 1) * vectors, 3.0),
+            "rho": numbers(pairs), "post_transform": transform,
+        }
+        if proba:
+            attrs |= {"prob_a": [-2.0 + x for x in numbers(pairs)], "prob_b": numbers(pairs)}
+        return "SVMClassifier", attrs | labels, rows(random), 2
+
+    of_two = {"classlabels_ints": [4, 6]}
+    of_three = {"classlabels_strings": ["a", "b", "c"]}
+    of_five = {"classlabels_ints": [1, 2, 3, 5, 8]}
+    for kernel in kernels:
+        yield f"svm_{kernel}", *classifier(kernel, [2, 3, 1], of_three)
+    for transform in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+        yield f"svm_of_two_{transform}", *classifier("RBF", [3, 2], of_two, False, transform)
+        yield f"svm_of_two_with_probabilities_{transform}", *classifier("RBF", [3, 2], of_two, True, transform)
+        yield f"svm_of_three_{transform}", *classifier("LINEAR", [3, 2, 2], of_three, False, transform)
+    yield "svm_of_three_with_probabilities", *classifier("RBF", [3, 2, 4], of_three, True)
+    yield "svm_of_five_with_probabilities", *classifier("LINEAR", [1, 2, 4, 0, 3], of_five, True)
+    for labels, columns in ((of_two, 2), (of_three, 3)):
+        for low in (0.0, -1.0):
+            attrs = {"kernel_type": "RBF", "kernel_params": kernels["RBF"], "rho": [0.5]}
+            attrs |= {"coefficients": [abs(x) if low == 0 else x for x in numbers(columns * WIDTH)]}
+            yield f"svm_without_vectors_{columns}_from_{low:.0f}", "SVMClassifier", attrs | labels, rows(random), 2
+    op, attrs, x, outputs = classifier("POLY", [2, 2, 2], of_three)
+    yield "svm_of_int64", op, attrs, x.astype(np.int64), outputs
+    for kernel in kernels:
+        attrs = {"kernel_type": kernel.split("_")[0], "kernel_params": kernels[kernel], "n_supports": 5, "rho": numbers(1)}
+        attrs |= {"support_vectors": numbers(5 * WIDTH, 2.0), "coefficients": numbers(5, 3.0)}
+        yield f"svm_regressor_{kernel}", "SVMRegressor", attrs, rows(random), 1
+    yield "svm_of_one_class", "SVMRegressor", attrs | {"one_class": 1}, rows(random), 1
+    attrs = {"kernel_type": "LINEAR", "kernel_params": kernels["LINEAR"], "n_supports": 0, "rho": [0.5]}
+    yield "svm_regressor_without_vectors", "SVMRegressor", attrs | {"coefficients": numbers(WIDTH)}, rows(random), 1
+    x = random.choice(["a", "b", "c"], [5, 1]).astype(object)
+    yield "one_hot_of_known_strings", "OneHotEncoder", {"cats_strings": ["a", "b", "c"], "zeros": 0}, x, 1
+    x = random.integers(-1, 3, [4, 2])
+    yield "one_hot_of_known_ints", "OneHotEncoder", {"cats_int64s": [-1, 0, 1, 2], "zeros": 0}, x, 1
+    mapped = {"cats_strings": ["a", "b", "c"], "cats_int64s": [4, 5, 7], "default_string": "none", "default_int64": 9}
+    yield "category_mapper_of_strings", "CategoryMapper", mapped, random.choice(["a", "b", "c", "d"], [5, 1]).astype(object), 1
+    yield "category_mapper_of_ints", "CategoryMapper", mapped, random.integers(4, 9, [5, 1]), 1
+
+
 def models():
     """Names, nodes and feeds."""
     random = np.random.default_rng(38)
-    for name, op, attrs, x, outputs in [*ensembles(random), *others(random)]:
+    # The generator of its own keeps the cases before as they are.
+    for name, op, attrs, x, outputs in [*ensembles(random), *others(random), *machines(np.random.default_rng(71))]:
         node = helper.make_node(op, ["x"], ["y", "z"][:outputs], domain="ai.onnx.ml", **attrs)
         yield name, node, x

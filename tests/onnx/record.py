@@ -178,12 +178,38 @@ def windows():
             yield f"open_{name}_{sizes[0]}", ([node], weights, {"x": (x, ["batch", 2, "height", "width"])}, 1)
 
 
+def tokenizers():
+    """Texts to tokens, in the forms that converters of scikit-learn write, and more."""
+    texts = ["The first, document.", "", "  second one\nof 2 ", "äöü bc_d--e", "one"]
+    x = np.array(texts, object)
+    forms = {
+        "words": {"tokenexp": "[a-zA-Z0-9_]+"},
+        "long_words": {"tokenexp": "\\w\\w+", "mincharnum": 3},
+        "characters_of_lines": {"tokenexp": "."},
+        "characters": {"separators": [""]},
+        "separated": {"separators": [" ", ",", "\\.", "-+"]},
+        "separated_and_long": {"separators": ["\\s"], "mincharnum": 3},
+        "separated_by_lines": {"separators": ["e."]},
+        "marked": {"separators": [" "], "mark": 1},
+        "marked_characters": {"separators": [""], "mark": 1},
+    }
+    for name, attrs in forms.items():
+        attrs = {"mark": 0, "mincharnum": 1, "pad_value": "#"} | attrs
+        node = helper.make_node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **attrs)
+        yield f"tokenizer_{name}", ([node], {}, {"x": (x, ["texts"])}, 1)
+        if name == "words":
+            yield "tokenizer_of_rows", ([node], {}, {"x": (x[:4].reshape(2, 2), ["rows", 2])}, 1)
+        if name in ("words", "marked"):
+            yield f"tokenizer_{name}_of_none", ([node], {}, {"x": (np.array(["", " "], object), ["texts"])}, 1)
+
+
 def contrib():
     """Models of a few nodes, with onnxruntime's answers: its own operators, and shapes that are open."""
     all = {"quantised_lstm": lstm(False), "quantised_lstm_by_column": lstm(True), "open_squeeze": open_squeeze()}
     all |= dict(windows())
     mel = {"bins": np.int64(20), "length": np.int64(64), "rate": np.int64(16000), "low": np.float32(80), "high": np.float32(7600)}
     all["mel_of_constants"] = [helper.make_node("MelWeightMatrix", list(mel), ["y"])], mel, {}, 1
+    all |= dict(tokenizers())
     for name, (nodes, weights, feeds, count) in all.items():
         infos = [
             helper.make_tensor_value_info(own, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
@@ -191,7 +217,8 @@ def contrib():
         ]
         outputs = [helper.make_empty_tensor_value_info(own) for own in nodes[-1].output]
         for output in outputs:
-            output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            is_text = nodes[-1].op_type == "Tokenizer"
+            output.type.tensor_type.elem_type = onnx.TensorProto.STRING if is_text else onnx.TensorProto.FLOAT
         initializers = [numpy_helper.from_array(np.asarray(value), own) for own, value in weights.items()]
         graph = helper.make_graph(nodes, name, infos, outputs, initializers)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -207,11 +234,14 @@ def contrib():
 def of_ml():
     """Classical models, with onnxruntime's answers."""
     for name, node, x in classical.models():
-        info = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["rows", x.shape[1]])
+        kind_of_x = helper.np_dtype_to_tensor_dtype(x.dtype)
+        info = helper.make_tensor_value_info("x", kind_of_x, ["rows", x.shape[1]])
         # The first of two outputs is the label.
         text = any(attr.name == "classlabels_strings" for attr in node.attribute)
         label = onnx.TensorProto.STRING if text else onnx.TensorProto.INT64
         scores = onnx.TensorProto.INT64 if node.op_type == "Imputer" and x.dtype == np.int64 else onnx.TensorProto.FLOAT
+        if node.op_type == "CategoryMapper":
+            scores = onnx.TensorProto.STRING if kind_of_x == onnx.TensorProto.INT64 else onnx.TensorProto.INT64
         kinds = [label, scores] if len(node.output) == 2 else [scores]
         outputs = [helper.make_tensor_value_info(own, kind, None) for own, kind in zip(node.output, kinds)]
         graph = helper.make_graph([node], name, [info], outputs)

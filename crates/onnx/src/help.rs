@@ -1,6 +1,6 @@
 //! Parts of which the rules are composed: shapes that may be known only in a step, transpositions, reductions, casts.
 
-use meshtf_graph::{Attr, Output};
+use meshtf_graph::{Attr, Attrs, NodeDef, Output};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -257,6 +257,19 @@ impl Cx<'_> {
         let strides = vec![1i64; rank];
         let open = if to.is_none() { 1 << axis } else { 0 };
         op!(self.em, "StridedSlice", x, begin, end, strides; "begin_mask" => all, "end_mask" => all | open)
+    }
+
+    /// The same tensor, in a step that fails with this message unless a scalar is true.
+    pub fn checked(&mut self, x: Output, holds: Output, why: &str) -> Result<Output> {
+        let text = self.em.constant(Tensor::scalar(why.as_bytes().to_vec()))?;
+        let (assert, same) = (self.em.scoped("Assert"), self.em.scoped("Identity"));
+        let types = Attr::Types(vec![DType::String]);
+        self.em.effect(assert.clone(), "Assert", &[holds, text], &[("T", types)])?;
+        let inputs = vec![self.em.graph().tensor_name(x), format!("^{assert}")];
+        let mut attrs = Attrs::default();
+        attrs.set("T", Attr::Type(self.em.dtype(x)));
+        self.em.extend(vec![NodeDef::on("", same.clone(), "Identity", inputs, attrs)])?;
+        self.em.graph().output(&same).map_err(Failure::from)
     }
 
     /// Pads with a value, or with zeros; before and after each axis.

@@ -25,7 +25,9 @@ mod scores;
 pub mod sequence;
 mod shape;
 mod signal;
+mod svm;
 mod text;
+mod tokens;
 mod train;
 mod trees;
 mod vision;
@@ -91,7 +93,9 @@ const FAMILIES: &[&[Operator]] = &[
     sequence::TABLE,
     shape::TABLE,
     signal::TABLE,
+    svm::TABLE,
     text::TABLE,
+    tokens::TABLE,
     train::TABLE,
     trees::TABLE,
     vision::TABLE,

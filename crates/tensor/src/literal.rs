@@ -357,11 +357,15 @@ fn to_complex(tensor: Tensor, wanted: DType) -> Result<Tensor> {
 
 /// A part of a complex64.
 fn narrow(part: f64) -> Result<f32> {
-    unchanged(part).ok_or_else(|| Failure::invalid(format!("{part} (float64) does not fit complex64 unchanged")))
+    let lost = || Failure::invalid(format!("{} (float64) does not fit complex64 unchanged", Tensor::scalar(part)));
+    unchanged(part).ok_or_else(lost)
 }
 
-fn cast<S: Numeric + Display, T: Numeric>(values: &[S]) -> Result<Data> {
-    let lost = |value: S| Failure::invalid(format!("{value} ({}) does not fit {} unchanged", S::DTYPE, T::DTYPE));
+fn cast<S: Numeric, T: Numeric>(values: &[S]) -> Result<Data> {
+    let lost = |value: S| {
+        let value = Tensor::scalar(value);
+        Failure::invalid(format!("{value} ({}) does not fit {} unchanged", S::DTYPE, T::DTYPE))
+    };
     values
         .iter()
         .map(|&value| unchanged(value).ok_or_else(|| lost(value)))
@@ -498,11 +502,11 @@ mod tests {
         refuse(Tensor::scalar(1.5f64), DType::I32, "1.5 (float64) does not fit int32 unchanged");
         refuse(Tensor::scalar(f64::NAN), DType::I32, "NaN");
         refuse(Tensor::scalar(3_000_000_000i64), DType::I32, "3000000000");
-        refuse(Tensor::scalar(1e300f64), DType::F32, "does not fit float32");
+        refuse(Tensor::scalar(-1e300f64), DType::F32, "-1e+300 (float64) does not fit float32");
         refuse(Tensor::scalar(16_777_217i64), DType::F32, "16777217");
         refuse(Tensor::scalar(u64::MAX), DType::I64, "18446744073709551615");
         refuse(Tensor::scalar(Complex::new(1f32, 0.0)), DType::F32, "expected float32, got complex64");
-        refuse(Tensor::scalar(Complex::new(0.0, 1e300)), DType::C64, "does not fit complex64");
+        refuse(Tensor::scalar(Complex::new(0.0, 1e300)), DType::C64, "1e+300 (float64) does not fit complex64");
         refuse(Tensor::scalar(true), DType::C64, "expected complex64, got bool");
         refuse(Tensor::scalar(true), DType::I32, "expected int32, got bool");
         refuse(Tensor::scalar(-1i64), DType::QU8, "-1 (int64) does not fit uint8 unchanged");

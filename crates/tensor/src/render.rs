@@ -258,6 +258,12 @@ fn lone_float<T: Shortest>(value: T) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
+/// A number within a message: as a scalar is displayed, but whole numbers without a point: `2`, `0.25`, `1e+300`.
+pub fn number_text(value: f64) -> String {
+    let text = lone_float(value);
+    text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
+
 /// `2j`, `(1+2j)`: omits a real part of 0, as NumPy does.
 fn lone_pair<T: Shortest>(value: Complex<T>) -> String {
     if value.re == T::ZERO && value.re.to_f64().is_sign_positive() {
@@ -352,6 +358,12 @@ mod tests {
     use crate::DType;
 
     #[test]
+    fn numbers_within_messages_have_no_row_of_zeros() {
+        let shown = [2.0, 0.25, 5e15, 1e16, -1e300, 1e-7, f64::INFINITY].map(number_text);
+        assert_eq!(shown, ["2", "0.25", "5000000000000000", "1e+16", "-1e+300", "1e-07", "inf"]);
+    }
+
+    #[test]
     fn tensors_print_as_numpy_prints_them() {
         // Each expectation is the output of numpy 2 for the same array.
         let check = |tensor: Tensor, want: &str| assert_eq!(tensor.to_string(), want);
@@ -360,6 +372,7 @@ mod tests {
         check(Tensor::scalar(2f32), "2.0");
         check(Tensor::scalar(1e-5f32), "1e-05");
         check(Tensor::scalar(1.5e17f64), "1.5e+17");
+        check(Tensor::scalar(1e300f64), "1e+300");
         check(Tensor::scalar(f16::from_f32(0.1)), "0.1");
         check(Tensor::scalar(f32::NAN), "nan");
         check(Tensor::scalar(true), "True");

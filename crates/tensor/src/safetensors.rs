@@ -59,8 +59,11 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
     }
     let mut end = 0;
     for (name, tensor) in &contents.tensors {
+        if name == METADATA {
+            return Err(refused(format!("no tensor can have the name {METADATA}, which safetensors uses itself")));
+        }
         let known = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype());
-        let Some(&(dtype, _)) = known.filter(|_| name != METADATA) else {
+        let Some(&(dtype, _)) = known else {
             return Err(refused(format!("{name} is {}, which safetensors cannot hold", tensor.dtype())));
         };
         let begin = end;

@@ -4,6 +4,7 @@ use meshtf_graph::GraphBuilder;
 use meshtf_graph::variable::ops::scalar;
 use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable};
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::render::number_text;
 
 /// The rule by which gradients change variables. The parameters are those of TensorFlow's classes in `tf.train`, which these
 /// behave like; AdamW and Lion behave like those of Keras.
@@ -183,17 +184,20 @@ impl Optimizer {
     /// # Errors
     /// InvalidArgument for a parameter out of range.
     pub(super) fn check(&self) -> Result<()> {
+        let refused = |name: &str, value: f64, expected: &str| {
+            Failure::invalid(format!("{name} is {}; expected {expected}", number_text(value)))
+        };
         let share = |name: &str, value: f64| match (0.0..1.0).contains(&value) {
             true => Ok(()),
-            false => Err(Failure::invalid(format!("{name} is {value}; expected a number from 0 to below 1"))),
+            false => Err(refused(name, value, "a number from 0 to below 1")),
         };
         let positive = |name: &str, value: f64| match value > 0.0 && value.is_finite() {
             true => Ok(()),
-            false => Err(Failure::invalid(format!("{name} is {value}; expected a number above 0"))),
+            false => Err(refused(name, value, "a number above 0")),
         };
         let not_negative = |name: &str, value: f64| match value >= 0.0 && value.is_finite() {
             true => Ok(()),
-            false => Err(Failure::invalid(format!("{name} is {value}; expected a number from 0"))),
+            false => Err(refused(name, value, "a number from 0")),
         };
         match *self {
             Optimizer::Sgd => Ok(()),

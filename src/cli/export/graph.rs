@@ -120,7 +120,7 @@ fn at_weights<'a>(args: &'a ExportArgs, map: Option<&'a Rules>) -> Option<At<'a>
 /// The file of an ONNX model with other weights, if that is what is exported: the model stays as it is otherwise. The number of
 /// the weights.
 fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
-    let map = args.map.rules()?;
+    let map = args.rules()?;
     let (Some(at), true) = (at_weights(args, map.as_ref()), args.fetch.is_empty() && args.from.is_file()) else {
         return Ok(None);
     };
@@ -145,7 +145,7 @@ fn tuned(args: &ExportArgs) -> Result<Option<(Vec<u8>, usize)>, Trouble> {
 
 /// The values that weights give the variables of a graph, by the names of the variables.
 pub fn weights(args: &ExportArgs) -> Result<Contents, Trouble> {
-    let map = args.map.rules()?;
+    let map = args.rules()?;
     let at = at_weights(args, map.as_ref()).ok_or_else(|| Trouble::input("--weights is missing"))?;
     let (_, graph, _, _) = read_for_weights(&args.from, args.signature.as_deref(), Some(at), &[])?;
     let (_, weights) = Weights::add(graph, at)?;
@@ -164,7 +164,7 @@ fn read(args: &ExportArgs) -> Result<Model, Trouble> {
             args.to.display()
         )));
     }
-    let map = args.map.rules()?;
+    let map = args.rules()?;
     let (program, graph, _, ports) =
         read_for_weights(&args.from, args.signature.as_deref(), at_weights(args, map.as_ref()), &[])?;
     let named = match args.fetch.is_empty() {

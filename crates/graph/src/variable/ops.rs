@@ -1,6 +1,7 @@
 //! Helpers that add simple nodes.
 
 use meshtf_tensor::failure::{Failure, Result};
+use meshtf_tensor::render::number_text;
 use meshtf_tensor::{DType, Tensor};
 
 use crate::{GraphBuilder, Input, Output};
@@ -19,7 +20,10 @@ pub fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
         _ => half::bf16::from_f64(value).to_f64(),
     };
     match value != own && (own == 0.0 || own == 1.0) {
-        true => Err(Failure::invalid(format!("{value} is {own} as {dtype}; use float32 or another number"))),
+        true => {
+            let value = number_text(value);
+            Err(Failure::invalid(format!("{value} is {own} as {dtype}; use float32 or another number")))
+        }
         false => Ok(tensor),
     }
 }

@@ -81,7 +81,7 @@ enum Anchored {
 fn compiled(pattern: &[u8], anchored: Anchored) -> Result<Regex> {
     let invalid =
         |why: String| Failure::invalid(format!("Invalid pattern: {}, error: {why}", String::from_utf8_lossy(pattern)));
-    let text = std::str::from_utf8(pattern).map_err(|error| invalid(error.to_string()))?;
+    let text = &of_ascii(std::str::from_utf8(pattern).map_err(|error| invalid(error.to_string()))?);
     // Parsed separately first: `)(` would be valid between the brackets added below.
     let syntax = syntax::Config::new().nest_limit(MOST_NESTED).utf8(false);
     syntax::parse_with(text, &syntax).map_err(|error| invalid(error.to_string()))?;
@@ -91,9 +91,34 @@ fn compiled(pattern: &[u8], anchored: Anchored) -> Result<Regex> {
         .configure(limits)
         .build(&match anchored {
             Anchored::Whole => format!(r"\A(?:{text})\z"),
-            Anchored::Nowhere => text.to_owned(),
+            Anchored::Nowhere => text.clone(),
         })
         .map_err(|error| invalid(error.to_string()))
+}
+
+/// The pattern with Perl's classes as RE2 has them: of ASCII alone.
+fn of_ascii(pattern: &str) -> String {
+    let mut text = String::with_capacity(pattern.len());
+    let mut letters = pattern.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '\\' {
+            text.push(letter);
+            continue;
+        }
+        match letters.next() {
+            Some('d') => text.push_str("[0-9]"),
+            Some('D') => text.push_str("[^0-9]"),
+            Some('s') => text.push_str(r"[\t\n\f\r ]"),
+            Some('S') => text.push_str(r"[^\t\n\f\r ]"),
+            Some('w') => text.push_str("[0-9A-Za-z_]"),
+            Some('W') => text.push_str("[^0-9A-Za-z_]"),
+            // Within brackets these are errors.
+            Some(edge @ ('b' | 'B')) => text += &format!(r"(?-u:\{edge})"),
+            Some(other) => text.extend([letter, other]),
+            None => text.push(letter),
+        }
+    }
+    text
 }
 
 /// The replacement of a match: literal text and the text of groups.
@@ -222,4 +247,32 @@ fn character(text: &[u8]) -> usize {
     };
     let is_whole = text.get(1..count).is_some_and(|rest| rest.iter().all(|byte| byte & 0xc0 == 0x80));
     if is_whole { count } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values are those of TensorFlow 2.21.
+    #[test]
+    fn classes_are_of_ascii() {
+        for (pattern, wanted) in [
+            (r"\w", "äßx ٣xx\u{a0}x\u{b}x-\tx"),
+            (r"\W", "xx1xx_bxcxdxxe"),
+            (r"\d", "äßx ٣_b\u{a0}c\u{b}d-\te"),
+            (r"\D", "xx1xxxxxxxxxxx"),
+            (r"\s", "äß1x٣_b\u{a0}c\u{b}d-xe"),
+            (r"\S", "xxx xxxxxxxx\tx"),
+            (r"[\w-]", "äßx ٣xx\u{a0}x\u{b}xx\tx"),
+            (r"[^\w]", "xx1xx_bxcxdxxe"),
+            (r"[^\W_]", "äßx ٣_x\u{a0}x\u{b}x-\tx"),
+            (r"\b", "äßx1x ٣x_bx\u{a0}xcx\u{b}xdx-\txex"),
+            (r"\\w", "äß1 ٣_b\u{a0}c\u{b}d-\te"),
+        ] {
+            let regex = compiled(pattern.as_bytes(), Anchored::Nowhere).unwrap();
+            let text = Tensor::scalar("äß1 ٣_b\u{a0}c\u{b}d-\te".as_bytes().to_vec());
+            let got = replaced(&text, &regex, &Rewrite::of(b"x"), true).unwrap();
+            assert_eq!(got, Tensor::scalar(wanted.as_bytes().to_vec()), "{pattern}");
+        }
+    }
 }

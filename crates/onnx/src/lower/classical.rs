@@ -136,11 +136,15 @@ fn one_hot(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     if classes.is_empty() {
         return Err(Failure::invalid("it states no categories"));
     }
-    if !n.flag("zeros", true) {
-        return Err(crate::unsupported("unsupported: an error for a category that is not stated (zeros = 0)"));
-    }
     let rank = cx.em.rank(x)?;
     let own = cx.unsqueeze(x, &[rank])?;
     let same = op!(cx.em, "Equal", own, classes)?;
-    one(cx.cast(same, DType::F32)?)
+    let y = cx.cast(same, DType::F32)?;
+    if n.flag("zeros", true) {
+        return one(y);
+    }
+    let is_known = cx.reduce("Any", same, &[rank], false)?;
+    let all: Vec<usize> = (0..rank).collect();
+    let are_known = cx.reduce("All", is_known, &all, false)?;
+    one(cx.checked(y, are_known, "a category is none of those that the model states")?)
 }

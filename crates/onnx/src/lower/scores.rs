@@ -208,7 +208,7 @@ fn of_two(cx: &mut Cx, y: Output, trees: &Trees) -> Result<Vec<Value>> {
 }
 
 /// The scores of two classes from that of the second: a probability, or a number whose sign decides.
-fn paired(cx: &mut Cx, y: Output, transform: Transform, is_probability: bool) -> Result<Output> {
+pub fn paired(cx: &mut Cx, y: Output, transform: Transform, is_probability: bool) -> Result<Output> {
     let y = if transform == Transform::Probit { transform.of_rows(cx, y)? } else { y };
     let mut other = op!(cx.em, "Neg", y)?;
     if is_probability && transform != Transform::Logistic {

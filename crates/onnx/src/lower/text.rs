@@ -13,6 +13,7 @@ use crate::node::{Node, Value};
 pub const TABLE: &[Operator] = &[
     ml("ArrayFeatureExtractor", 1, extract),
     ml("Binarizer", 1, binarize),
+    ml("CategoryMapper", 1, map_categories),
     ml("LabelEncoder", 1, encode),
     onnx("RegexFullMatch", 20, matches),
     onnx("StringConcat", 20, concat),
@@ -229,6 +230,11 @@ fn encode(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
         (None, Data::I64(_)) => Tensor::scalar(n.int("default_int64", -1)),
         (None, _) => crate::emit::number(-1.0, values.dtype())?,
     };
+    one(looked_up(cx, x, (keys, values), default)?)
+}
+
+/// The values of a table at the keys `x`, and the default for others.
+fn looked_up(cx: &mut Cx, x: Output, (keys, values): (Tensor, Tensor), default: Tensor) -> Result<Output> {
     let has_nan = keys.numbers().is_some_and(|mut numbers| numbers.any(f64::is_nan));
     let rank = cx.em.rank(x)?;
     let own = cx.unsqueeze(x, &[rank])?;
@@ -249,7 +255,24 @@ fn encode(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
     let at = op!(cx.em, "Sub", at, 1i64)?;
     let at = op!(cx.em, "Maximum", at, 0i64)?;
     let taken = op!(cx.em, "GatherV2", values, at, 0i64)?;
-    one(op!(cx.em, "SelectV2", found, taken, default)?)
+    op!(cx.em, "SelectV2", found, taken, default)
+}
+
+fn map_categories(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {
+    let x = n.input(0)?;
+    let (texts, numbers) = (strings(&n.strs("cats_strings")?), n.ints("cats_int64s").unwrap_or(&[]));
+    if texts.len() != numbers.len() || numbers.is_empty() {
+        return Err(Failure::invalid(format!("it has {} cats_strings and {} cats_int64s", texts.len(), numbers.len())));
+    }
+    let numbers = Tensor::vector(numbers.to_vec());
+    one(match cx.em.dtype(x) {
+        DType::String => looked_up(cx, x, (texts, numbers), Tensor::scalar(n.int("default_int64", -1)))?,
+        _ => {
+            let default = Tensor::scalar(n.str("default_string", "_Unused")?.as_bytes().to_vec());
+            let x = cx.long(x)?;
+            looked_up(cx, x, (numbers, texts), default)?
+        }
+    })
 }
 
 fn extract(cx: &mut Cx, n: &Node) -> Result<Vec<Value>> {

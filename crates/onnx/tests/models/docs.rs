@@ -30,12 +30,11 @@ hand.
   written by `--out` as ONNX's TensorProto, SequenceProto or OptionalProto, `NAME.pb`, and `--feed NAME=@FILE.pb` reads them.
 - **Sequences** whose length is known are lists of tensors; others are packed in strings, and slow.
 
-- **Classical models** (ai.onnx.ml): tree ensembles, linear models, and what prepares features. All trees of an ensemble descend
-  together, a level at a time. ZipMap is left out: in place of a map for each row there are the scores, with a column for each
-  class in the order of the model's labels.
+- **Classical models** (ai.onnx.ml): tree ensembles, linear models, support vector machines, and what prepares features. All trees
+  of an ensemble descend together, a level at a time. ZipMap is left out: in place of a map for each row there are the scores, with
+  a column for each class in the order of the model's labels.
 
-Refused by name: maps and sparse tensors as values, support vector machines, Gradient, and optionals that a loop or a branch
-returns.
+Refused by name: maps and sparse tensors as values, Gradient, and optionals that a loop or a branch returns.
 
 The column **from** is the opset in which an operator, or the form that its rule begins with, appeared; the rule holds for all
 later opsets.

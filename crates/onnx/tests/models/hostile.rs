@@ -95,6 +95,74 @@ fn a_slice_of_an_open_rank_with_computed_steps_is_refused_when_it_is_read() {
     refused(&made, &["Slice", "the rank of", "is not known"]);
 }
 
+/// A machine of two classes with a vector each, of which one attribute is another.
+#[test]
+fn support_vectors_that_contradict_their_numbers_are_refused() {
+    let floats = |name: &str, all: &[f32]| AttributeProto {
+        name: name.to_owned(),
+        floats: all.to_vec(),
+        r#type: 6,
+        ..AttributeProto::default()
+    };
+    let ints = |name: &str, all: &[i64]| AttributeProto {
+        name: name.to_owned(),
+        ints: all.to_vec(),
+        r#type: 7,
+        ..AttributeProto::default()
+    };
+    let text = |name: &str, text: &str| AttributeProto {
+        name: name.to_owned(),
+        s: Some(text.as_bytes().to_vec().into()),
+        r#type: 3,
+        ..AttributeProto::default()
+    };
+    let machine = |other: Option<AttributeProto>| {
+        let mut made = node("SVMClassifier", &["x"], "label");
+        made.domain = "ai.onnx.ml".to_owned();
+        made.output.push("y".to_owned());
+        made.attribute = vec![
+            ints("vectors_per_class", &[1, 1]),
+            ints("classlabels_ints", &[3, 5]),
+            floats("support_vectors", &[1.0, 2.0, 3.0, 4.0]),
+            floats("coefficients", &[1.0, -1.0]),
+            floats("rho", &[0.5]),
+            text("kernel_type", "RBF"),
+            floats("kernel_params", &[0.5, 0.0, 0.0]),
+        ];
+        if let Some(other) = other {
+            made.attribute.retain(|own| own.name != other.name);
+            made.attribute.push(other);
+        }
+        let mut all = model(vec![made]);
+        all.opset_import.push(opset("ai.onnx.ml", 3));
+        let graph = all.graph.as_mut().unwrap();
+        let dim = vec![Dimension { value: None }; 2];
+        let ty = TensorType { elem_type: 1, shape: Some(TensorShapeProto { dim }) };
+        graph.input[0].r#type = Some(TypeProto { value: Some(TypeValue::Tensor(ty)) });
+        all
+    };
+    let read = |made: &ModelProto| meshtf_onnx::read(&made.encode_to_vec(), &mut |_, _| Ok(Vec::new()));
+    assert!(read(&machine(None)).is_ok());
+    for (other, why) in [
+        (ints("vectors_per_class", &[1, -1]), "vectors_per_class is negative"),
+        (ints("vectors_per_class", &[i64::MAX; 3]), "vectors_per_class are too many"),
+        (ints("vectors_per_class", &[i64::MAX, 1]), "for 9223372036854775808 vectors"),
+        (ints("vectors_per_class", &[1, 1, 1]), "3 vectors_per_class for 2 classes"),
+        (ints("vectors_per_class", &[1, 2]), "4 numbers of support_vectors for 3 vectors"),
+        (ints("classlabels_ints", &[3]), "a single class"),
+        (ints("classlabels_ints", &vec![7; 1 << 20]), "2 vectors_per_class for 1048576 classes"),
+        (floats("support_vectors", &[]), "0 numbers of support_vectors"),
+        (floats("coefficients", &[1.0]), "1 coefficients, and needs 2"),
+        (floats("rho", &[]), "0 rho, and needs 1"),
+        (floats("prob_a", &[1.0]), "0 prob_b, and needs 1"),
+        (floats("kernel_params", &[1.0, 2.0]), "2 kernel_params, and not 3"),
+        (text("kernel_type", "LAPLACE"), "\"LAPLACE\" is no kernel_type"),
+        (text("post_transform", "LAPLACE"), "\"LAPLACE\" is no post_transform"),
+    ] {
+        refused(&machine(Some(other)), &["SVMClassifier", why]);
+    }
+}
+
 #[test]
 fn files_outside_of_the_folder_are_not_opened() {
     let entry = |key: &str, value: &str| StringStringEntryProto { key: key.to_owned(), value: value.to_owned() };
@@ -256,6 +324,29 @@ fn what_is_not_supported_is_named() {
     axis.attribute =
         vec![AttributeProto { name: "axis".to_owned(), i: Some(7), r#type: 2, ..AttributeProto::default() }];
     refused(&constant_vector(axis), &["Softmax", "axis 7"]);
+    for (attributes, why) in [
+        (&[("tokenexp", "a|ab")][..], "unsupported: the longest of several matches of the pattern \"a|ab\""),
+        (&[("separators", "a+?")], "unsupported: the longest of several matches"),
+        (&[("separators", ","), ("tokenexp", "a")], "both separators and tokenexp"),
+        (&[], "neither separators nor tokenexp"),
+    ] {
+        let text = |&(name, text): &(&str, &str)| AttributeProto {
+            name: name.to_owned(),
+            s: (name == "tokenexp").then(|| text.as_bytes().to_vec().into()),
+            strings: if name == "tokenexp" { Vec::new() } else { vec![text.as_bytes().to_vec().into()] },
+            r#type: if name == "tokenexp" { 3 } else { 8 },
+            ..AttributeProto::default()
+        };
+        let mut tokenizer = node("Tokenizer", &["x"], "y");
+        tokenizer.domain = "com.microsoft".to_owned();
+        tokenizer.attribute = attributes.iter().map(text).collect();
+        let mut made = constant_vector(tokenizer);
+        made.opset_import.push(opset("com.microsoft", 1));
+        let input = &mut made.graph.as_mut().unwrap().input[0].r#type;
+        let Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) = input else { panic!("no tensor") };
+        ty.elem_type = 8;
+        refused(&made, &["Tokenizer", why]);
+    }
 }
 
 /// A model of one node on a vector.
@@ -271,7 +362,8 @@ fn constant_vector(node: NodeProto) -> ModelProto {
 fn damaged_files_are_refused_or_read_and_never_panic() {
     let mut count = 0;
     let mut read = 0;
-    for (number, case) in recorded::cases("cases.pb").iter().enumerate() {
+    let all = ["cases.pb", "contrib.pb", "classical.pb"].into_iter().flat_map(recorded::cases);
+    for (number, case) in all.enumerate() {
         // Cut off.
         for length in (0..case.model.len()).step_by(case.model.len() / 4 + 1) {
             let mut beside = |file: &str, _| Err(Failure::invalid(format!("{file} was opened")));

@@ -96,7 +96,7 @@ fn operators_answer_as_onnx_specifies() {
 #[test]
 fn operators_of_onnxruntime_answer_as_it_does() {
     let all = cases("contrib.pb");
-    assert_eq!(all.len(), 22);
+    assert_eq!(all.len(), 34);
     let wrong: Vec<String> =
         all.iter().filter_map(|case| Some(format!("{}: {}", case.name, run(case, None).err()?))).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -109,6 +109,25 @@ fn classical_models_answer_as_onnxruntime_does() {
     let wrong: Vec<String> =
         all.iter().filter_map(|case| Some(format!("{}: {}", case.name, run(case, None).err()?))).collect();
     assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_category_that_the_model_does_not_state_ends_the_step() {
+    let all = cases("classical.pb");
+    let case = all.iter().find(|case| case.name == "one_hot_of_known_ints").expect("the case");
+    let model = meshtf_onnx::read(&case.model, &mut beside("".as_ref())).unwrap();
+    let graph = Graph::new(model.nodes.clone()).unwrap();
+    let fetches: Vec<String> = model.outputs.iter().map(|port| port.tensor.clone()).collect();
+    let run = |rows: Vec<i64>| {
+        let feeds = [(model.inputs[0].tensor.clone(), Tensor::from_vec([rows.len() / 2, 2], rows))];
+        super::device::run(&graph, &feeds, &fetches)
+    };
+    assert_eq!(
+        run(vec![-1, 2]).unwrap()[0].numbers().unwrap().collect::<Vec<_>>(),
+        [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    );
+    let refused = run(vec![-1, 3]).unwrap_err().to_string();
+    assert!(refused.contains("a category is none of those that the model states"), "{refused}");
 }
 
 /// A loop that doubles x, and collects its values: without iterations a size that the model leaves open is 0, as in onnxruntime,
