@@ -6,6 +6,7 @@ mod detached;
 mod program;
 mod reach;
 mod router;
+mod runs;
 mod spare;
 mod spec;
 mod telling;
@@ -22,7 +23,6 @@ use meshtf_checkpoint::DataDir;
 use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
 use meshtf_exec::Resources;
 use meshtf_graph::plan::meant;
-use meshtf_tensor::Tensor;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
 use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::memory::Budget;
@@ -31,7 +31,6 @@ pub use spec::ClusterSpec;
 use crate::events::Follower;
 use crate::mesh::{self, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::protocol::cached::CacheStatus;
-use crate::protocol::detached::{DetachedStatus, Followed};
 use crate::protocol::look::SessionLook;
 use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
@@ -39,8 +38,8 @@ use crate::runtime::host::{Host, requested_gpus};
 use crate::runtime::router::Router;
 use crate::runtime::weights::Weights;
 #[doc(hidden)]
-pub use crate::session::detached::NewRun;
-use crate::session::{detached as runs, inquire};
+pub use crate::session::detached::{NewRun, NewTraining};
+use crate::session::inquire;
 use crate::weight_cache::WeightCache;
 
 /// The interval of the checks of [`Node::wait_until`].
@@ -252,7 +251,9 @@ impl Node {
         let mesh = Mesh::join(joins, router).await?;
         if let Some(master) = host.master() {
             let handle = tokio::runtime::Handle::current();
-            host.set_detached(DetachedRuns::new(mesh.clone(), master, Arc::clone(&host.client), handle));
+            let folder = own_folder(&home, "detached", &config.mesh, master.task());
+            let requests = Arc::clone(&host.client);
+            host.set_detached(DetachedRuns::new(mesh.clone(), master, requests, (handle, folder)));
         }
         if let Some(task) = config.task.clone() {
             examine_devices(task, config.backend, devices, &host, &mesh);
@@ -388,56 +389,6 @@ impl Node {
         inquire::cache(&self.host.client, &self.master(target)?).await
     }
 
-    /// Begins a run on the node of `target`, which continues without this participant. If that has it already, it is not begun
-    /// again.
-    ///
-    /// # Errors
-    /// Those of a session and of its plan; ResourceExhausted if too many such runs are under way there; Cancelled if somebody
-    /// ended it meanwhile; and as [`Node::status`].
-    ///
-    /// # Cancellation
-    /// If the future is dropped after its first poll, the run may begin nonetheless: [`Node::stop_run`] ends it.
-    #[doc(hidden)]
-    pub async fn launch(&self, target: Option<&Task>, run: SessionId, of: NewRun<'_>) -> Result<DetachedStatus> {
-        runs::launch(&self.host.client, &self.master(target)?, run, of).await
-    }
-
-    /// The detached runs of the node of `target`, the newest first.
-    ///
-    /// # Errors
-    /// As [`Node::status`].
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    #[doc(hidden)]
-    pub async fn detached(&self, target: &Task) -> Result<Vec<DetachedStatus>> {
-        runs::list(&self.host.client, &self.master(Some(target))?).await
-    }
-
-    /// The lines of a detached run of the node of `target` after that number, and their values.
-    ///
-    /// # Errors
-    /// NotFound if that node does not have the run; and as [`Node::status`].
-    ///
-    /// # Cancellation
-    /// As [`Node::status`].
-    #[doc(hidden)]
-    pub async fn follow(&self, target: &Task, run: SessionId, after: u64) -> Result<(Followed, Vec<Tensor>)> {
-        runs::follow(&self.host.client, &self.master(Some(target))?, run, after).await
-    }
-
-    /// Has a detached run of the node of `target` end between two steps, or `now`.
-    ///
-    /// # Errors
-    /// As [`Node::follow`].
-    ///
-    /// # Cancellation
-    /// If the future is dropped after its first poll, the run may end nonetheless.
-    #[doc(hidden)]
-    pub async fn stop_run(&self, target: &Task, run: SessionId, now: bool) -> Result<DetachedStatus> {
-        runs::stop(&self.host.client, &self.master(Some(target))?, run, now).await
-    }
-
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.
     ///
     /// # Errors
@@ -445,7 +396,7 @@ impl Node {
     pub fn clear_containers(&self, containers: &[String], tasks: &[Task]) -> Result<()> {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
-            let member = cluster.member(task).ok_or_else(|| self.no_task(task, &cluster))?;
+            let member = cluster.member(task).ok_or_else(|| no_task(&self.mesh, task, &cluster))?;
             self.router.send(&member.peer, ToWorker::Clear { containers: containers.to_vec() }.into())
         };
         tasks.iter().map(clear).fold(Ok(()), Result::and)
@@ -464,39 +415,22 @@ impl Node {
         self.mesh.clone().leave().await;
     }
 
-    /// The failure about a task that is not connected.
-    fn no_task(&self, task: &Task, cluster: &Cluster) -> Failure {
-        match self.mesh.beyond().into_iter().find(|one| one.task == *task) {
-            None => no_task(task, cluster),
-            Some(one) => {
-                let why = format!(
-                    "This machine has no connection with {one}; a firewall may drop it. Ask there, or let it in."
-                );
-                Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
-            }
-        }
-    }
-
     /// The master of sessions that are opened on `target`, or without a target.
     ///
     /// # Errors
     /// Unavailable if it is not up, with the tasks that are.
     pub fn master(&self, target: Option<&Task>) -> Result<Peer> {
-        let cluster = self.mesh.cluster();
-        let wanted = target.or(self.task.as_ref());
-        let member = match wanted {
-            Some(task) => cluster.member(task),
-            None => cluster.members().next(),
-        };
-        member.map(|member| member.peer.clone()).ok_or_else(|| match wanted {
-            None => Failure::new(Code::Unavailable, "no node of the mesh is up"),
-            Some(task) => self.no_task(task, &cluster),
-        })
+        reach::holder(&self.mesh, target.or(self.task.as_ref()))
     }
 }
 
 /// `No node is up as /job:local/task:7; those that are: local/0.` NotFound if the name looks like a typo.
-fn no_task(task: &Task, cluster: &Cluster) -> Failure {
+fn no_task(mesh: &Mesh, task: &Task, cluster: &Cluster) -> Failure {
+    if let Some(one) = mesh.beyond().into_iter().find(|one| one.task == *task) {
+        let why =
+            format!("This machine has no connection with {one}; a firewall may drop it. Ask there, or let it in.");
+        return Failure::new(Code::Unavailable, why).because(Reason::TaskDown);
+    }
     let meant = meant(&DeviceSpec::from(&task.device(DeviceKind::Cpu, 0)).task_only(), cluster.tasks());
     if !meant.is_empty() {
         let why = format!("No node serves {task}; did you mean {}?", meant.join(" or "));
@@ -517,7 +451,12 @@ fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
 
 /// The folder that a task's graphs may use unless another is named.
 pub fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
-    home.join("data").join(mesh).join(format!("{}-{}", task.job, task.index))
+    own_folder(home, "data", mesh, task)
+}
+
+/// A folder of a task's own.
+fn own_folder(home: &Path, what: &str, mesh: &str, task: &Task) -> PathBuf {
+    home.join(what).join(mesh).join(format!("{}-{}", task.job, task.index))
 }
 
 /// Only a node, or a spare, makes the key of a mesh: no other participant would have a key that a client made.

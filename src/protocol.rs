@@ -15,6 +15,7 @@ pub mod runs;
 #[cfg(test)]
 mod samples;
 pub mod status;
+pub mod training;
 
 use std::fmt;
 use std::sync::Arc;

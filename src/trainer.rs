@@ -18,6 +18,7 @@ mod numerics;
 mod observer;
 mod options;
 mod rows;
+pub mod sent;
 mod source;
 mod state;
 mod steps;
@@ -50,11 +51,12 @@ pub use self::source::{Loaded, load};
 use self::weights::{At, Weights};
 use self::worker_files::Holders;
 use meshtf_graph::Graph;
+use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, counted};
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
-use meshtf_train::file::Sections;
+use meshtf_train::file::{Sections, UpdateMode};
 use meshtf_train::job::{TrainingGraph, UPDATES, job, names_of_variables};
 use meshtf_train::numerics::{Numerics, add_checks};
 
@@ -213,7 +215,7 @@ pub struct TrainingData {
     /// The examples of the evaluation, instead of a share of the others. None of them is stored on workers.
     pub evaluate: Option<Examples>,
     /// The measurements of tables.
-    fits: Fits,
+    pub(crate) fits: Fits,
 }
 
 impl From<Examples> for TrainingData {
@@ -373,6 +375,35 @@ impl Trainer {
         let parameters = trained.map(|variable| variable.shape.elements().unwrap_or(0) as u64).sum();
         let held_out = self.held_out.as_ref().map_or(0, Examples::len);
         Size { parameters, examples: self.examples.len(), held_out }
+    }
+
+    /// The bytes of a saved state, without the few around its tensors.
+    #[doc(hidden)]
+    pub fn state_bytes(&self) -> u64 {
+        let bytes = |variable: &Variable| {
+            let elements = variable.shape.elements().unwrap_or(usize::MAX);
+            elements.saturating_mul(variable.dtype.size().unwrap_or(1)) as u64
+        };
+        self.job.variables.iter().map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The values with which variables begin in place of initial ones, by name.
+    #[doc(hidden)]
+    pub fn weights(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.weights.iter().flat_map(|weights| weights.named())
+    }
+
+    /// Whether a step waits for all workers: then the session may be guarded. Otherwise a training continues without a lost one.
+    #[doc(hidden)]
+    pub fn waits_for_workers(&self) -> bool {
+        let train = &self.sections.train;
+        !train.is_elastic() && (train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0)
+    }
+
+    /// Whether values of steps reach this process without a wait of the workers for it.
+    #[doc(hidden)]
+    pub fn returns_by_itself(&self) -> bool {
+        self.sections.train.mode != UpdateMode::Async
     }
 
     /// The names of the values that are recorded of steps: the loss and the metrics.

@@ -1,11 +1,13 @@
 //! `meshtf attach`: follows a detached run to its end.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use meshtf::node::Node;
-use meshtf::protocol::detached::{DetachedState, Followed, Line, LineKind};
+use meshtf::protocol::detached::{DetachedState, DetachedStatus, Followed, Line, LineKind};
+use meshtf::trainer::stored::state;
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
@@ -16,7 +18,9 @@ use super::output::Lines;
 use super::paint::mention;
 use super::reach::AskArgs;
 use super::signals::{Request, Signals};
+use super::states::Brought;
 use super::table::short_peer;
+use super::train::attached::Attached;
 use super::{Exit, Outcome, Trouble, output};
 
 /// The interval of the requests for new lines.
@@ -29,13 +33,15 @@ const FIRST_VALUES: &str = "; `meshtf submit` gives the variables values before 
 ///
 /// Prints the lines that the run's node has kept, and then each new one, as `meshtf submit` does: with --every the values of
 /// every K-th step, notices on stderr, and at the end the values of the last step. The exit code is that of the run. Ctrl-C
-/// or SIGTERM leaves the run as it is. A run is named by the beginning of its digits, or `last`.
+/// or SIGTERM leaves the run as it is. A run is named by the beginning of its digits, or `last`. Of a training
+/// (`meshtf train --detach`) the lines are those of `meshtf train`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf attach 3f09c12a
   meshtf attach last
   meshtf attach last --json | jq .values.loss.value
+  meshtf attach 3f09c12a --checkpoint run1      the states of a training, too
   run=$(meshtf submit train.json --run train --steps 1000000 --detach)
   meshtf attach $run
 
@@ -46,6 +52,10 @@ pub struct Args {
     /// Name of the run, or its beginning; `last` is the newest
     #[arg(value_name = "RUN")]
     run: String,
+    /// Folder for saved states of the training, to which each is brought as soon as the node has it; the last three stay, and
+    /// the best weights come at the end
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
     /// Print JSON: an object per line with step and values, with dtype and shape
     #[arg(long)]
     json: bool,
@@ -83,14 +93,32 @@ struct Following<'a> {
     has_steps: bool,
     /// The last step whose values were printed: another node may compute some again.
     printed: u64,
+    /// If it is a training.
+    training: Option<Attached>,
+    brought: Option<Brought>,
+    /// The last state that was brought.
+    last_state: Option<u64>,
 }
 
 impl Following<'_> {
     fn new(args: &Args, found: Found) -> Following<'_> {
         let of = found.status.of;
         let is_shown = of >= 2 && !args.quiet && std::io::stderr().is_terminal() && !found.status.state.is_over();
-        let progress = bar(of, is_shown, "{rate} {eta}");
-        Following { args, found, lines: Lines::default(), progress, after: 0, has_steps: false, printed: 0 }
+        let progress = bar(of, is_shown && found.status.training.is_none(), "{rate} {eta}");
+        let lines = Lines::default();
+        let (training, brought, last_state) = (None, None, None);
+        Following {
+            args,
+            found,
+            lines,
+            progress,
+            after: 0,
+            has_steps: false,
+            printed: 0,
+            training,
+            brought,
+            last_state,
+        }
     }
 
     async fn follow(mut self, node: &Node) -> Outcome {
@@ -105,6 +133,13 @@ impl Following<'_> {
                 standing(status)
             ));
         }
+        if let Some(folder) = &self.args.checkpoint {
+            if self.found.status.training.is_none() {
+                let why = format!("--checkpoint: run {} is no training, which alone has states", short_id(run));
+                return Err(Trouble::input(why));
+            }
+            self.brought = Some(Brought::to(folder, run)?);
+        }
         loop {
             let told = patiently(async || node.follow(&self.found.task, run, self.after).await).await;
             let (followed, tensors) = match told {
@@ -116,17 +151,21 @@ impl Following<'_> {
             };
             self.progress.set_position(followed.status.step);
             let mut tensors = tensors.into_iter();
+            if let (Some(info), None) = (&followed.training, &self.training) {
+                self.training = Some(Attached::new(&followed.status, info, self.args.json, self.args.quiet));
+            }
             if followed.missed > 0 && !self.args.quiet {
                 let missed = counted(usize::try_from(followed.missed).unwrap_or(usize::MAX), "line");
-                self.progress.suspend(|| mention(format_args!("{missed} before these are not kept any more")));
+                self.beside(|| mention(format_args!("{missed} before these are not kept any more")));
             }
             for line in &followed.lines {
-                self.show(line, &followed.fetches, &mut tensors);
+                self.show(line, &followed.fetches, &mut tensors)?;
             }
-            if let Some(trouble) = self.lines.ended() {
+            if let Some(trouble) = self.lines.ended().or_else(|| self.training.as_mut()?.lines().ended()) {
                 self.progress.finish_and_clear();
                 return Err(trouble);
             }
+            self.bring(node, &followed.status).await?;
             match () {
                 () if followed.has_more => {}
                 () if followed.status.state.is_over() => {
@@ -138,11 +177,39 @@ impl Following<'_> {
         }
     }
 
-    fn show(&mut self, line: &Line, fetches: &[String], tensors: &mut impl Iterator<Item = Tensor>) {
+    /// Prints a message above the bar.
+    fn beside(&self, print: impl FnOnce()) {
+        match &self.training {
+            Some(training) => training.beside(print),
+            None => self.progress.suspend(print),
+        }
+    }
+
+    /// Brings the states that are new.
+    async fn bring(&mut self, node: &Node, status: &DetachedStatus) -> Result<(), Trouble> {
+        let (Some(brought), Some(states)) = (&mut self.brought, status.training) else { return Ok(()) };
+        match brought.bring(node, &self.found.task, states).await {
+            Ok(last) => self.last_state = last,
+            // Of a node that is lost, the next request learns, too.
+            Err(trouble) if trouble.exit == Exit::Mesh && !status.state.is_over() => {}
+            Err(trouble) => return Err(trouble),
+        }
+        Ok(())
+    }
+
+    fn show(
+        &mut self,
+        line: &Line,
+        fetches: &[String],
+        tensors: &mut impl Iterator<Item = Tensor>,
+    ) -> Result<(), Trouble> {
         self.after = line.number;
+        let values: Vec<Tensor> = tensors.take(line.what.tensors(fetches.len())).collect();
+        if let Some(training) = &mut self.training {
+            return training.show(&line.what, values);
+        }
         match &line.what {
             LineKind::Values { step } => {
-                let values: Vec<Tensor> = tensors.take(fetches.len()).collect();
                 self.has_steps = true;
                 if *step > self.printed {
                     self.printed = *step;
@@ -157,6 +224,7 @@ impl Following<'_> {
             LineKind::Notice(text) if !self.args.quiet => self.progress.suspend(|| mention(text)),
             _ => {}
         }
+        Ok(())
     }
 
     fn show_step(&mut self, step: u64, fetches: &[String], values: &[Tensor]) {
@@ -168,6 +236,10 @@ impl Following<'_> {
     /// The values of the last step, and the end of the run.
     fn end(mut self, followed: &Followed, values: &[Tensor]) -> Outcome {
         let Followed { status, fetches, last, unkept, .. } = followed;
+        let states = self.states(status);
+        if let Some(training) = self.training.take() {
+            self.lines = training.end(status.state == DetachedState::Done);
+        }
         let is_done = status.state == DetachedState::Done;
         match last {
             Some(_) if matches!(status.state, DetachedState::Failed(_)) || values.is_empty() => {}
@@ -182,14 +254,40 @@ impl Following<'_> {
         match (&status.state, unkept) {
             (DetachedState::Failed(failure), _) => {
                 let trouble = Trouble::from(failure.clone());
-                Err(if trouble.is_uninitialized() { trouble.with_hint(FIRST_VALUES) } else { trouble })
+                let is_bare = trouble.is_uninitialized() && states.is_none();
+                let trouble = if is_bare { trouble.with_hint(FIRST_VALUES) } else { trouble };
+                Err(states.iter().fold(trouble, |trouble, states| trouble.with_hint(&format!("; {states}"))))
             }
             (DetachedState::Stopped { by }, _) => {
                 let (by, step, of) = (short_peer(by.as_str()), status.step, status.of);
-                Err(Trouble::new(Exit::Terminated, format!("run {id} was ended by {by} after {step} of {of} steps")))
+                let states = states.map_or_else(String::new, |states| format!("; {states}"));
+                let why = format!("run {id} was ended by {by} after {step} of {of} steps{states}");
+                Err(Trouble::new(Exit::Terminated, why))
             }
             (_, Some(why)) => Err(Trouble::input(format!("run {id} is done, and {why}"))),
-            _ => self.lines.result().map(|()| Exit::Ok),
+            // Of a training that is done, with a folder for its states.
+            _ if self.args.checkpoint.is_some() && self.last_state.is_none() => {
+                Err(Trouble::input(format!("run {id} is done, and {}", states.unwrap_or_default())))
+            }
+            _ => {
+                states.iter().filter(|_| !self.args.quiet).for_each(mention);
+                self.lines.result().map(|()| Exit::Ok)
+            }
         }
+    }
+
+    /// The place of a training's last state, in a clause.
+    fn states(&self, status: &DetachedStatus) -> Option<String> {
+        let saved = status.training?.saved;
+        let id = short_id(status.run);
+        Some(match (saved, &self.args.checkpoint, self.last_state) {
+            (None, ..) => "there is no saved state".to_owned(),
+            (Some(_), Some(folder), Some(step)) => format!("the last state is {}", state(folder, step).display()),
+            (Some(step), Some(_), None) => format!("the state after step {step} is not kept any more"),
+            (Some(step), None, _) => format!(
+                "the state after step {step} is on {} for a day: `meshtf attach {id} --checkpoint DIR` brings it",
+                self.found.task.short()
+            ),
+        })
     }
 }

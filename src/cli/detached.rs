@@ -283,6 +283,7 @@ mod tests {
             fetched: Vec::new(),
             notice: None,
             heir: Some(Peer::new("h")),
+            training: None,
         };
         Found { task: Task::new("worker", 0), status }
     }

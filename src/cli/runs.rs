@@ -44,8 +44,8 @@ const MAX_KNOWN: usize = 20;
 /// line, machine, state of the git repository, curves, saved states and the end. The newest 200 trainings and 100 other runs are
 /// kept, 64 MB at most; a run with --no-record, or with MESHTF_NO_RECORD set, has none. The records are in `meshtf/runs` in
 /// $XDG_STATE_HOME or ~/.local/state, or in `runs` in $MESHTF_HOME. A run is named by its id, the beginning of it, or `last`.
-/// Detached runs (`meshtf submit --detach`) are on nodes, and leave no record here: the list has those of the mesh first, if
-/// its nodes are found within a second.
+/// Detached runs (`--detach` of `meshtf submit` and `meshtf train`) are on nodes, and leave no record here: the list has those
+/// of the mesh first, if its nodes are found within a second.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\

@@ -15,8 +15,8 @@ const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// End detached runs between two steps
 ///
 /// Waits until they have ended, and prints their names. The variables keep their values on their tasks, and the values of the
-/// last step are kept for a day, as those of a run that ends by itself: `meshtf attach` prints them. Every member of the mesh
-/// may end a run.
+/// last step are kept for a day, as those of a run that ends by itself: `meshtf attach` prints them. The state of a training is
+/// saved before. Every member of the mesh may end a run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub struct Args {
     /// Names of the runs, or their beginnings; `last` is the newest
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<String>,
-    /// Cancel the steps under way: variables may have the changes of a part of a step
+    /// Cancel the steps under way: variables may have the changes of a part of a step, and no state of a training is saved
     #[arg(long)]
     at_once: bool,
     #[command(flatten)]

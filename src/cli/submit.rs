@@ -26,6 +26,7 @@ use serde_json::{Map, json};
 use super::bar::bar;
 use super::guard::GuardArgs;
 use super::inputs::{GraphArgs, MapArgs, StepRequest};
+use super::launching::Launching;
 use super::output::Lines;
 use super::paint::{Paint, Tone, mention};
 use super::place::PlaceArgs;
@@ -37,7 +38,6 @@ use super::table::{number, per_second};
 use super::written::Destination;
 use super::{Exit, Outcome, Trouble, complete, output, trace};
 use begin::Begin;
-use detach::Launching;
 
 /// Run a graph on the nodes that are up
 ///

@@ -1,6 +1,9 @@
 //! `meshtf train`: trains a graph with data from files.
 
+pub(super) mod attached;
 mod curves;
+mod detach;
+mod files;
 mod log;
 mod needed;
 pub(super) mod plot;
@@ -16,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::curves::{Curve, Curves};
+use self::files::Files;
 use self::log::Log;
 use self::needed::{Needed, additional};
 use self::progress::{Attempt, Plan, Progress};
@@ -25,12 +29,10 @@ use meshtf::client::Reach;
 use meshtf::protocol::SessionOptions;
 use meshtf::trainer::hints::unscaled;
 use meshtf::trainer::stored::{state, states};
-use meshtf::trainer::{Ended, Error, Every, Found, How, Lookup, Observer, Options, Trainer, load};
+use meshtf::trainer::{Ended, Every, Found, How, Loaded, Lookup, Observer, Options, Trainer, load};
 use meshtf::{Client, Session};
-use meshtf_graph::Graph;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
-use meshtf_train::file::{self, Sections, UpdateMode, located};
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
@@ -41,7 +43,6 @@ use super::paint::{mention, warn};
 use super::reach::Reached;
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
-use super::tuned::read_for_training;
 use super::{Exit, Outcome, Trouble};
 
 /// Maximum number of points of a curve between two printed lines.
@@ -64,6 +65,7 @@ Examples:
   meshtf train digits.json --checkpoint run1 --every 10min
   meshtf train digits.json --checkpoint run1 --resume
   meshtf train digits.json --checkpoint run1 --resume=if-any --retries 5
+  meshtf train digits.json --checkpoint run1 --every 10min --detach
   meshtf train digits.json --weights model.npz
   meshtf train digits.json --plot curves.svg --log runs/1
   tensorboard --logdir runs
@@ -85,9 +87,9 @@ pub struct Args {
     /// Interval of saved states, in steps or as a time: 500, 30s, 10min, 2h [default: none]
     #[arg(long, value_name = "N|TIME", requires = "checkpoint", value_parser = every)]
     every: Option<Every>,
-    /// Number of saved states to keep
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    keep: u32,
+    /// Number of saved states to keep [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: Option<u32>,
     /// Continue from the last saved state in --checkpoint; --resume=if-any starts from initial values if there is none, for a
     /// training that a service restarts
     #[arg(long, value_name = "WHEN", requires = "checkpoint", num_args = 0..=1, require_equals = true,
@@ -120,6 +122,11 @@ pub struct Args {
     /// File for a timeline of all devices in steps 11 to 14, for ui.perfetto.dev; a report of their times goes to stderr
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Have the master make the steps by itself: it has the data and the weights from this command, and keeps the states for a
+    /// day after the end. Prints the name of the run and leaves. `meshtf attach` follows the run, and brings its states with
+    /// --checkpoint, `meshtf stop` ends it, `meshtf runs` lists it
+    #[arg(long)]
+    detach: bool,
     /// Name the node that made the loss or a gradient NaN or infinite; not with "backup"
     #[arg(long)]
     check_numerics: bool,
@@ -141,6 +148,21 @@ impl Args {
     /// Whether a person watches.
     fn is_live(&self) -> bool {
         !self.json && !self.quiet && std::io::stderr().is_terminal()
+    }
+
+    /// Reads the data, and prints remarks about it.
+    fn load(&self, read: &Files, found: &Found) -> Result<Loaded, Trouble> {
+        let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
+        let loaded = load(&read.sections, &read.graph, folder, found).map_err(|error| read.explained(error))?;
+        for (file, images, classes) in &loaded.folders {
+            let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
+            if !self.quiet {
+                eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
+            }
+        }
+        loaded.remarks.iter().filter(|_| !self.quiet).for_each(|remark| eprintln!("{remark}"));
+        unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(warn);
+        Ok(loaded)
     }
 
     /// The record of this training, before its first step.
@@ -171,7 +193,10 @@ enum Resume {
 
 pub(super) async fn train(args: Args, budget: Arc<Budget>) -> Outcome {
     let keeper = Keeper::new(&args.record);
-    let run = async |args, attempt| Box::pin(once(args, &budget, attempt, &keeper)).await;
+    let run = async |args: Args, attempt: Arc<Attempt>| match args.detach {
+        true => Box::pin(detach::detach(args, &budget, &attempt)).await,
+        false => Box::pin(once(args, &budget, attempt, &keeper)).await,
+    };
     let outcome = with_retries(args, run, Waiting::wait).await;
     keeper.end(&outcome);
     outcome
@@ -255,24 +280,9 @@ fn last_state(folder: &Path) -> Option<PathBuf> {
 /// Trains once.
 async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &Keeper) -> Outcome {
     let read = Files::read(&args)?;
-    // If workers have the data, they are queried before the training is prepared.
-    let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
-        None => (None, Found::default()),
-        Some(lookup) => {
-            let needed = read.needed(attempt.is_after_loss);
-            let reached = args.host.reach(needed.tasks(), budget).await?;
-            match ask(&reached, &lookup).await {
-                Ok(found) => (Some(reached), found),
-                Err(trouble) => {
-                    let trouble = reached.explain_trouble(trouble.not_up(&missing(&reached, &needed)));
-                    reached.close().await;
-                    return Err(trouble);
-                }
-            }
-        }
-    };
-    let (file, begun) = (args.graph.clone(), Arc::clone(&attempt));
     let needed = read.needed(attempt.is_after_loss);
+    let (reached, found) = look_up(&args, &read, budget, &needed).await?;
+    let (file, begun) = (args.graph.clone(), Arc::clone(&attempt));
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
     let reached = match reached {
         Some(reached) => reached,
@@ -283,10 +293,8 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let mut signals = Signals::listen()?;
     keeper.begin(Duration::ZERO, || command.record.clone());
     let outcome = async {
-        // A training that continues without a lost worker does not wait for it.
         let train = &command.trainer.sections().train;
-        let waits = !train.is_elastic() && (train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0);
-        let is_guarded = waits && matches!(reached, Reached::Mesh { .. });
+        let is_guarded = command.trainer.waits_for_workers() && matches!(reached, Reached::Mesh { .. });
         let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
         // The trainer itself begins with fewer workers where some may come and go.
@@ -321,6 +329,27 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     outcome.map_err(|trouble| trouble.in_layer(&file, || std::fs::read(&file).ok()))
 }
 
+/// If workers have the data, they are queried before the training is prepared.
+async fn look_up(
+    args: &Args,
+    read: &Files,
+    budget: &Arc<Budget>,
+    needed: &Needed,
+) -> Result<(Option<Reached>, Found), Trouble> {
+    let Some(lookup) = Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? else {
+        return Ok((None, Found::default()));
+    };
+    let reached = args.host.reach(needed.tasks(), budget).await?;
+    match ask(&reached, &lookup).await {
+        Ok(found) => Ok((Some(reached), found)),
+        Err(trouble) => {
+            let trouble = reached.explain_trouble(trouble.not_up(&missing(&reached, needed)));
+            reached.close().await;
+            Err(trouble)
+        }
+    }
+}
+
 /// The names of the tasks without which a training cannot begin, and which are not up.
 fn missing(reached: &Reached, needed: &Needed) -> BTreeSet<String> {
     needed.missing(|task| is_up(reached, task))
@@ -335,42 +364,6 @@ async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
     let found = lookup.ask(&session).await;
     let _ = session.close().await;
     Ok(found?)
-}
-
-/// The content of a training's files.
-struct Files {
-    from: PathBuf,
-    /// The text of the sections.
-    text: String,
-    graph: Graph,
-    sections: Sections,
-}
-
-impl Files {
-    fn read(args: &Args) -> Result<Files, Trouble> {
-        let from = args.with.as_ref().unwrap_or(&args.graph).clone();
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
-        let text = std::fs::read(&from).map_err(|error| at(&error))?;
-        let text = String::from_utf8(text)
-            .map_err(|_| at(&"it is not text, so it cannot say how to train; use --with FILE"))?;
-        let mut sections = file::read(&text).map_err(|why| at(&why))?;
-        let with = args.with.as_ref().map(|file| (file, text.as_str()));
-        let graph = read_for_training(&args.graph, with, &mut sections)?;
-        Ok(Files { from, text, graph, sections })
-    }
-
-    /// The tasks that this training needs, at its start or after the loss of a task.
-    fn needed(&self, is_after_loss: bool) -> Needed {
-        Needed::of(&self.sections.train, self.graph.tasks(), is_after_loss)
-    }
-
-    /// Adds the file's name to an error about its sections.
-    fn explained(&self, error: Error) -> Trouble {
-        match error {
-            Error::Sections(why) => Trouble::input(format!("{}: {}", self.from.display(), located(&self.text, &why))),
-            error => error.into(),
-        }
-    }
 }
 
 /// A training that is ready to run, and the state of its display.
@@ -396,21 +389,12 @@ impl Command {
     ) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| plot::check(file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
-        let folder = read.from.parent().unwrap_or_else(|| Path::new(""));
-        let loaded = load(&read.sections, &read.graph, folder, found).map_err(|error| read.explained(error))?;
-        for (file, images, classes) in &loaded.folders {
-            let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
-            if !args.quiet {
-                eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
-            }
-        }
-        loaded.remarks.iter().filter(|_| !args.quiet).for_each(|remark| eprintln!("{remark}"));
-        unscaled(&read.sections, &read.graph, &loaded.data.train).iter().for_each(warn);
+        let loaded = args.load(&read, found)?;
         let options = Options {
             steps: args.steps,
             checkpoint: args.checkpoint.clone(),
             every: args.every,
-            keep: args.keep as usize,
+            keep: args.keep.unwrap_or(0) as usize,
             resume: args.resume == Some(Resume::Always),
             resume_if_any: args.resume == Some(Resume::IfAny),
             weights: args.weights.clone(),
@@ -422,7 +406,7 @@ impl Command {
         let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
         // Steps of workers that do not wait for each other return to this process for each point.
-        let is_recorded = !args.record.no_record && trainer.sections().train.mode != UpdateMode::Async;
+        let is_recorded = !args.record.no_record && trainer.returns_by_itself();
         let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live() || is_recorded;
         trainer.record_every(if is_fine { report / between } else { report });
         if args.log.is_some() {

@@ -40,7 +40,11 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
     use crate::protocol::constants::{Constants, Content, Reference};
+    use crate::protocol::detached::AskDetached;
     use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
+    use crate::protocol::training::{
+        ColumnForm, RowsForm, SavedEvery, SentExamples, SentState, Training, TrainingOptions,
+    };
     use crate::protocol::{Envelope, Reply, Request, ToClient, ToHost, ToMaster, ToWorker};
     use meshtf_tensor::Tensor;
     use meshtf_tensor::device::Task;
@@ -73,13 +77,29 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let variable = VariableName { name: "w".to_owned(), ..VariableName::default() };
     let write = ToHost::Ask { id, inquiry: Inquiry::WriteVariable { variable, expected: Some(3) } };
     let told = ToClient::Reply { id, result: Ok(Reply::Told(Answer::Variable { version: 3 })) };
-    let messages: [(&str, Envelope); 8] = [
+    let examples = SentExamples { columns: vec![("x".to_owned(), ColumnForm::Rows(RowsForm::Fed))], has_held: true };
+    let training = Training {
+        title: "m.json".to_owned(),
+        graph: vec![],
+        constants: Constants::default(),
+        init: vec!["init".to_owned()],
+        variables: vec![],
+        train: examples,
+        evaluate: None,
+        weights: vec!["w".to_owned()],
+        state: Some(SentState { step: 3, has_best: true }),
+        options: TrainingOptions { every: Some(SavedEvery::Steps(5)), ..TrainingOptions::default() },
+    };
+    let train = Inquiry::Detached(AskDetached::Train { run: session, training: Box::new(training) });
+    let train = Envelope::new(ToHost::Ask { id, inquiry: train }, vec![Tensor::vector(vec![true, false])]);
+    let messages: [(&str, Envelope); 9] = [
         ("ask", Envelope::new(write, vec![Tensor::vector(vec![1.5f32, -2.0])])),
         ("ask_status", ToHost::Ask { id, inquiry: Inquiry::Status }.into()),
         ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
         ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
         ("register", Envelope::new(register, vec![Tensor::vector(vec![1i32, 2, 3])])),
         ("request", ToMaster::Request { id, request }.into()),
+        ("train", train),
         ("told", Envelope::new(told, vec![Tensor::vector(vec![1.5f32, -2.0])])),
         ("values", example()),
     ];

@@ -5,8 +5,14 @@ mod entry;
 mod heirs;
 mod kept;
 mod parts;
+mod states;
 mod tail;
+mod trained;
+mod training;
+mod watcher;
 
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
@@ -20,6 +26,8 @@ use tokio::runtime::Handle;
 
 use self::entry::{Entry, Steps, Whole};
 use self::heirs::Heirloom;
+use self::states::States;
+use self::training::Threads;
 use crate::mesh::Mesh;
 use crate::protocol::Peer;
 use crate::protocol::detached::{AskDetached, DetachedStatus, Launch, MAX_STARTING, ToldDetached};
@@ -42,11 +50,14 @@ pub(super) struct DetachedRuns {
     /// The oldest first.
     entries: Mutex<Vec<Arc<Entry>>>,
     /// The runs that start now: each has a thread that waits.
-    starting: Mutex<usize>,
+    starting: Mutex<Vec<Starting>>,
     /// The runs of other nodes that this one is to continue.
     heirlooms: Mutex<Vec<Heirloom>>,
     /// The heirs are looked after.
     is_kept: Mutex<bool>,
+    /// Of trainings.
+    states: States,
+    threads: Arc<Threads>,
 }
 
 impl Detached for DetachedRuns {
@@ -55,6 +66,11 @@ impl Detached for DetachedRuns {
         let of_status = |status: DetachedStatus| Ok((ToldDetached::Status(Box::new(status)), Vec::new()));
         match ask {
             AskDetached::Launch { run, launch } => of_status(self.launch(from, run, *launch, tensors)?),
+            AskDetached::Train { run, training } => of_status(self.train(from, run, *training, tensors)?),
+            AskDetached::State { run, file, offset } => {
+                let (bytes, stamp, part) = self.entry(run)?.state_part(file, offset)?;
+                Ok((ToldDetached::State { bytes, stamp }, vec![part]))
+            }
             AskDetached::List => {
                 let list = lock(&self.entries).iter().rev().map(|entry| entry.status()).collect();
                 Ok((ToldDetached::List(list), Vec::new()))
@@ -63,7 +79,13 @@ impl Detached for DetachedRuns {
                 let (followed, tensors) = self.entry(run)?.follow(after);
                 Ok((ToldDetached::Followed(Box::new(followed)), tensors))
             }
-            AskDetached::Stop { run, now } => of_status(self.entry(run)?.stop(from, now)),
+            AskDetached::Stop { run, now } => match self.entry(run) {
+                Err(none) if self.stop_starting(run) => {
+                    let why = format!("run {run} is ended before it begins");
+                    Err(Failure { message: why, code: Code::Cancelled, ..none })
+                }
+                entry => of_status(entry?.stop(from, now)),
+            },
             AskDetached::Inherit { run, by, task, age_ms, launch } => {
                 let began = Duration::from_millis(age_ms);
                 self.inherit(from, (run, by, task, began), Whole::of(*launch, tensors)?)?;
@@ -82,18 +104,29 @@ impl Detached for DetachedRuns {
 }
 
 impl DetachedRuns {
-    /// Those of a node, whose work is done on this runtime.
-    pub fn new(mesh: Mesh, master: &Arc<Master>, requests: Arc<Requests>, handle: Handle) -> Arc<DetachedRuns> {
+    /// Those of a node, whose work is done on this runtime, with a folder for the states of trainings.
+    pub fn new(
+        mesh: Mesh,
+        master: &Arc<Master>,
+        requests: Arc<Requests>,
+        (handle, folder): (Handle, PathBuf),
+    ) -> Arc<DetachedRuns> {
+        let states = States::below(folder);
+        let left = states.left().into_iter().map(|(run, folder, about)| Arc::new(Entry::left(run, folder, &about)));
+        let mut entries: Vec<Arc<Entry>> = left.collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.age()));
         Arc::new_cyclic(|me| DetachedRuns {
             me: me.clone(),
             mesh,
             master: Arc::downgrade(master),
             requests,
             handle,
-            entries: Mutex::default(),
+            entries: Mutex::new(entries),
             starting: Mutex::default(),
             heirlooms: Mutex::default(),
             is_kept: Mutex::default(),
+            states,
+            threads: Arc::default(),
         })
     }
 
@@ -101,6 +134,12 @@ impl DetachedRuns {
         // A run may have ended here and come back: that is the newest.
         let found = lock(&self.entries).iter().rfind(|entry| entry.run == run).cloned();
         found.ok_or_else(|| Failure::new(Code::NotFound, format!("run {run} is not on this node, or not any more")))
+    }
+
+    /// Ends a run that is being prepared; whether there is one.
+    fn stop_starting(&self, run: SessionId) -> bool {
+        let mut all = lock(&self.starting);
+        all.iter_mut().find(|(one, _)| *one == run).map(|(_, is_ended)| *is_ended = true).is_some()
     }
 
     /// Opens the session of a run and has it planned, so that most errors are those of the launch. Then its steps begin. A run
@@ -114,7 +153,7 @@ impl DetachedRuns {
         // Another master would place nodes that name no task elsewhere.
         let own = self.master.upgrade().map(|master| master.task().clone());
         whole.options.default_task = whole.options.default_task.take().or(own);
-        let _start = Start::of(&self.starting)?;
+        let _start = Start::of(&self.starting, run)?;
         let entry = Arc::new(Entry::new(run, by.clone(), whole, (Duration::ZERO, 0)));
         {
             let mut entries = lock(&self.entries);
@@ -202,32 +241,62 @@ impl DetachedRuns {
     }
 }
 
+/// A run that starts, and whether somebody has ended it.
+type Starting = (SessionId, bool);
+
 /// One of the runs that start now.
-struct Start<'a>(&'a Mutex<usize>);
+struct Start<'a>(&'a Mutex<Vec<Starting>>, SessionId);
 
 impl Start<'_> {
     /// # Errors
     /// ResourceExhausted if too many start.
-    fn of(starting: &Mutex<usize>) -> Result<Start<'_>> {
-        let mut count = lock(starting);
-        if *count >= MAX_STARTING {
+    fn of(starting: &Mutex<Vec<Starting>>, run: SessionId) -> Result<Start<'_>> {
+        let mut all = lock(starting);
+        if all.len() >= MAX_STARTING {
             let why = format!("{MAX_STARTING} detached runs are starting on this node, which is the limit; try again");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        *count += 1;
-        Ok(Start(starting))
+        all.push((run, false));
+        Ok(Start(starting, run))
+    }
+
+    /// As [`Start::of`], while no other run of this name starts.
+    ///
+    /// # Errors
+    /// As there; AlreadyExists if one does.
+    fn alone(starting: &Mutex<Vec<Starting>>, run: SessionId) -> Result<Start<'_>> {
+        let start = Start::of(starting, run)?;
+        let is_alone = lock(starting).iter().filter(|(one, _)| *one == run).count() == 1;
+        let exists = || Failure::new(Code::AlreadyExists, format!("run {run} is starting already"));
+        is_alone.then_some(start).ok_or_else(exists)
+    }
+
+    /// Refuses a run that somebody has ended.
+    ///
+    /// # Errors
+    /// Cancelled.
+    fn check(&self) -> Result<()> {
+        match lock(self.0).contains(&(self.1, true)) {
+            true => Err(Failure::new(Code::Cancelled, "the run was ended before its first step")),
+            false => Ok(()),
+        }
     }
 }
 
 impl Drop for Start<'_> {
     fn drop(&mut self) {
-        *lock(self.0) -= 1;
+        let mut all = lock(self.0);
+        if let Some(at) = all.iter().position(|(one, _)| *one == self.1) {
+            all.swap_remove(at);
+        }
     }
 }
 
 impl Drop for DetachedRuns {
     fn drop(&mut self) {
+        self.threads.closing.store(true, Ordering::Relaxed);
         lock(&self.entries).iter().for_each(|entry| entry.give_up());
+        self.threads.wait();
     }
 }
 

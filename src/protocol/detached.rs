@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::look::Fetched;
 use super::status::{shorten, shorten_to};
+use super::training::{StateFile, Training, TrainingInfo, TrainingStatus};
 use super::{Constants, Peer, SessionId, SessionOptions};
 
 /// Most detached runs of one node that are under way.
@@ -51,6 +52,22 @@ pub enum AskDetached {
         run: SessionId,
         /// The run.
         launch: Box<Launch>,
+    },
+    /// Begin a training, unless the node has it already. See [`Training`] for the tensors.
+    Train {
+        /// Its name, as that of a run.
+        run: SessionId,
+        /// The training.
+        training: Box<Training>,
+    },
+    /// A part of a saved state of a training: a tensor of bytes, [`MAX_PART_BYTES`](super::training::MAX_PART_BYTES) at most.
+    State {
+        /// The run.
+        run: SessionId,
+        /// The state.
+        file: StateFile,
+        /// The first byte.
+        offset: u64,
     },
     /// Those that the node has.
     List,
@@ -105,6 +122,13 @@ pub enum ToldDetached {
     List(Vec<DetachedStatus>),
     /// A part of what a run has to tell. The tensors are the values of its lines, line by line.
     Followed(Box<Followed>),
+    /// A part of a state, which is the tensor.
+    State {
+        /// Bytes of the whole.
+        bytes: u64,
+        /// Another number if the file was replaced since an earlier part.
+        stamp: u64,
+    },
     /// The heir has noted it.
     Noted,
 }
@@ -157,6 +181,8 @@ pub struct DetachedStatus {
     pub notice: Option<String>,
     /// The participant that would continue it now if its node were lost.
     pub heir: Option<Peer>,
+    /// Its states, if it is a training.
+    pub training: Option<TrainingStatus>,
 }
 
 /// Where a detached run stands.
@@ -229,6 +255,8 @@ pub struct Followed {
     pub last: Option<u64>,
     /// The run is over, and this is why the values of its last step are not kept.
     pub unkept: Option<String>,
+    /// If it is a training.
+    pub training: Option<TrainingInfo>,
 }
 
 /// A line of a run.
@@ -256,8 +284,54 @@ pub enum LineKind {
         /// Their bytes.
         bytes: u64,
     },
-    /// A notice about the guard of the run.
+    /// A notice about the run.
     Notice(String),
+    /// A training is about to make its first step.
+    Began {
+        /// The steps that were done before.
+        start: u64,
+        /// The time since the run began.
+        ms: u64,
+    },
+    /// A step of a training: a tensor of its values.
+    Trained {
+        /// The step.
+        step: u64,
+        /// See [`Began`](LineKind::Began).
+        ms: u64,
+    },
+    /// An evaluation after a step: a tensor of its values.
+    Evaluated {
+        /// The step.
+        step: u64,
+        /// Two more tensors: class, predicted class and number of the examples with them, in rows; and the names of the classes.
+        has_confusion: bool,
+    },
+    /// The last evaluation was that of the training.
+    EvaluatedLast,
+    /// The training ends after this step, since its evaluations do not improve.
+    Enough {
+        /// The step.
+        step: u64,
+        /// The value that is watched.
+        of: String,
+        /// The best one.
+        best: f64,
+        /// The step after which it was that.
+        at: u64,
+    },
+}
+
+impl LineKind {
+    /// The number of its tensors, in a run with so many fetches.
+    pub fn tensors(&self, fetches: usize) -> usize {
+        match self {
+            LineKind::Values { .. } => fetches,
+            LineKind::Trained { .. } | LineKind::Evaluated { has_confusion: false, .. } => 1,
+            LineKind::Evaluated { has_confusion: true, .. } => 3,
+            _ => 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -285,6 +359,7 @@ mod tests {
             fetched: Vec::new(),
             notice: Some(long),
             heir: None,
+            training: None,
         }
         .cut();
         let DetachedState::Failed(failure) = status.state else { panic!("it has failed") };

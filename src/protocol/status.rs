@@ -456,7 +456,7 @@ pub(crate) fn shorten(text: &mut String) {
 }
 
 /// Cuts a text to that many bytes.
-pub(super) fn shorten_to(text: &mut String, most: usize) {
+pub fn shorten_to(text: &mut String, most: usize) {
     const CUT: &str = "…";
     if text.len() > most {
         let end = (0..=most - CUT.len()).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

@@ -13,6 +13,7 @@ use super::inquire::ask;
 use crate::protocol::constants::TakenOut;
 use crate::protocol::detached::{AskDetached, DetachedStatus, Followed, Launch, ToldDetached};
 use crate::protocol::inquiry::{Answer, Inquiry};
+use crate::protocol::training::{SentExamples, SentState, StateFile, Training, TrainingOptions};
 use crate::protocol::{Content, Peer, SessionOptions};
 use crate::runtime::requests::Requests;
 
@@ -35,6 +36,33 @@ pub struct NewRun<'a> {
     pub every: u64,
     /// Another node continues it if that one is lost.
     pub has_heir: bool,
+}
+
+/// A training that is to begin on a node.
+#[doc(hidden)]
+pub struct NewTraining<'a> {
+    /// The name of the graph's file.
+    pub title: String,
+    /// The graph of the model.
+    pub graph: &'a Graph,
+    /// The text of the sections.
+    pub text: String,
+    /// The nodes that give the variables first values.
+    pub init: Vec<String>,
+    /// The variables that are trained; empty: all.
+    pub variables: Vec<String>,
+    /// The forms of the examples.
+    pub train: SentExamples,
+    /// Those of the evaluations.
+    pub evaluate: Option<SentExamples>,
+    /// The measurements of tables, and the examples.
+    pub data: Vec<Tensor>,
+    /// The weights with which it begins, by the names of variables.
+    pub weights: Vec<(String, Tensor)>,
+    /// The state from which it continues, and its files.
+    pub state: Option<(SentState, Vec<Tensor>)>,
+    /// Its options.
+    pub options: TrainingOptions,
 }
 
 impl NewRun<'_> {
@@ -100,6 +128,41 @@ pub(crate) async fn leave_to(
     let what = AskDetached::Inherit { run, by, task, age_ms, launch };
     match ask_about(client, heir, what, tensors).await? {
         (ToldDetached::Noted, _) => Ok(()),
+        (told, _) => Err(other(&told)),
+    }
+}
+
+/// Begins a training on a node, under this name.
+pub(crate) async fn launch_training(
+    client: &Arc<Requests>,
+    node: &Peer,
+    run: SessionId,
+    of: NewTraining<'_>,
+) -> Result<DetachedStatus> {
+    let NewTraining { title, graph, text, init, variables, train, evaluate, data, weights, state, options } = of;
+    let mut graph = graph.to_defs();
+    let taken = TakenOut::of(&mut [&mut graph[..]], |_, _, constant| Some(Content::of(constant)));
+    let (constants, values) = taken.without(|_| false);
+    let (weights, of_weights): (Vec<String>, Vec<Tensor>) = weights.into_iter().unzip();
+    let text = Tensor::scalar(text.into_bytes());
+    let (state, files) = state.unzip();
+    let files = files.unwrap_or_default();
+    let tensors = std::iter::once(text).chain(data).chain(of_weights).chain(files).chain(values).collect();
+    let training = Training { title, graph, constants, init, variables, train, evaluate, weights, state, options };
+    status(ask_about(client, node, AskDetached::Train { run, training: Box::new(training) }, tensors).await?)
+}
+
+/// A part of a state of a training, the bytes of the whole, and the stamp of the file.
+pub(crate) async fn state_part(
+    client: &Arc<Requests>,
+    node: &Peer,
+    (run, file): (SessionId, StateFile),
+    offset: u64,
+) -> Result<(u64, u64, Tensor)> {
+    match ask_about(client, node, AskDetached::State { run, file, offset }, Vec::new()).await? {
+        (ToldDetached::State { bytes, stamp }, mut tensors) if tensors.len() == 1 => {
+            Ok((bytes, stamp, tensors.remove(0)))
+        }
         (told, _) => Err(other(&told)),
     }
 }

@@ -75,6 +75,20 @@ impl Confusion {
         &self.names
     }
 
+    /// The number of examples of each class by predicted class, where there are some.
+    #[doc(hidden)]
+    pub fn counts(&self) -> impl Iterator<Item = (i64, i64, u64)> {
+        self.counts.iter().map(|(&(of, taken), &count)| (of, taken, count))
+    }
+
+    /// The same again; classes out of range are left out.
+    #[doc(hidden)]
+    pub fn from_counts(names: Vec<String>, counts: impl IntoIterator<Item = (i64, i64, u64)>) -> Confusion {
+        let is_class = |class: i64| (0..MAX_CLASSES).contains(&class);
+        let counts = counts.into_iter().filter(|&(of, taken, _)| is_class(of) && is_class(taken));
+        Confusion { counts: counts.map(|(of, taken, count)| ((of, taken), count)).collect(), ..Confusion::of(&names) }
+    }
+
     pub(super) fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Error> {
         let classes = |what: &str, tensor: &Tensor| {
             let numbers = tensor.numbers().filter(|_| tensor.dtype().is_integer());

@@ -16,7 +16,7 @@ pub(super) use self::bytes::FileBytes;
 use self::elements::Elements;
 pub use self::file::DataFile;
 use self::images::Changes;
-pub(super) use self::images::{decoded, open as open_images, resizing};
+pub(super) use self::images::{HeldPieces, decoded, open as open_images, resizing};
 pub(super) use self::lines::TextLines;
 pub(super) use self::records::{FeatureRows, Form, RecordFiles};
 pub(super) use self::table::Table;
@@ -78,6 +78,8 @@ pub(super) struct FileRows {
     takes: Takes,
     /// The random changes of images that are trained with.
     changes: Option<Changes>,
+    /// Whether the source and the placeholder alone say how the pieces become examples.
+    is_of_source: bool,
     /// The shape of an example.
     example: Vec<usize>,
 }
@@ -129,7 +131,7 @@ impl FileRows {
         seed: u64,
     ) -> std::result::Result<FileRows, String> {
         let changes = source.images.augment.clone().map(|augment| Changes { augment, seed });
-        Ok(FileRows { changes, ..FileRows::of(&source.file, None, pieces, takes)? })
+        Ok(FileRows { changes, is_of_source: true, ..FileRows::of(&source.file, None, pieces, takes)? })
     }
 
     /// Examples that are read piece by piece, of a file or of several.
@@ -143,7 +145,8 @@ impl FileRows {
         takes: &Takes,
     ) -> std::result::Result<FileRows, String> {
         let (name, example) = (name.to_owned(), Vec::new());
-        let mut rows = FileRows { name, file, pieces, takes: takes.clone(), changes: None, example };
+        let takes = takes.clone();
+        let mut rows = FileRows { name, file, pieces, takes, changes: None, is_of_source: false, example };
         if rows.count() > 0 {
             rows.example = rows.fitting(&[0]).map_err(|failure| failure.message)?.dims()[1..].to_vec();
         }
@@ -161,6 +164,18 @@ impl FileRows {
         }
         let all: Vec<usize> = (0..self.count()).collect();
         self.fitting(&all).map(Column::Held).map_err(|failure| failure.message)
+    }
+
+    /// These examples as the source has them, if that and the placeholder alone say how they are converted: see
+    /// [`of_source`](FileRows::of_source). `None`: they are sent as the placeholder takes them.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn raw(&self, places: &[usize]) -> Result<Option<Tensor>> {
+        match self.is_of_source {
+            true => self.pieces.read(places).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Some examples, in the dtype and shape of the placeholder.

@@ -189,7 +189,7 @@ pub fn load(sections: &Sections, graph: &Graph, folder: &Path, found: &Found) ->
 }
 
 /// Sources for evaluations: without options of their own, they have those of the training.
-fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -> Vec<(String, DataSource)> {
+pub(super) fn as_trained(feed: &[(String, DataSource)], trained: &[(String, DataSource)]) -> Vec<(String, DataSource)> {
     let mut feed = feed.to_vec();
     for (name, source) in &mut feed {
         let trained = trained.iter().find(|(own, _)| own == name).map(|(_, trained)| trained);

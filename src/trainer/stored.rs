@@ -27,7 +27,7 @@ const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 pub(super) const MAX_NAMED: usize = 8;
 
 /// The file of the best weights in a folder.
-pub(crate) const BEST_FILE: &str = "best.safetensors";
+pub const BEST_FILE: &str = "best.safetensors";
 /// The key of a state's metadata for the names of the model's own variables, as a list in JSON.
 pub const MODEL: &str = "meshtf.model";
 

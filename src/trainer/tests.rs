@@ -6,6 +6,7 @@ mod fits;
 mod images;
 mod kept;
 mod on_workers;
+mod sent;
 mod windows;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@ mod colours;
 mod constants;
 mod deep;
 mod detached;
+mod detached_training;
 mod discovery;
 mod disk;
 mod doctor;

@@ -70,7 +70,7 @@ const MAX_PIECES_BYTES: usize = MAX_TEXT_BYTES.saturating_mul(4);
 pub const MAX_LINE: usize = 1 << 26;
 
 /// Examples of one kind that are read on demand.
-pub trait Rows: std::fmt::Debug + Send + Sync {
+pub trait Rows: std::any::Any + std::fmt::Debug + Send + Sync {
     /// The number of examples.
     fn count(&self) -> usize;
 
@@ -277,6 +277,13 @@ impl Examples {
             let (dtype, example) = column.example();
             (name.as_str(), dtype, example)
         })
+    }
+
+    /// The columns with the names of their placeholders, and which examples are held out, if that was decided when they were
+    /// read. `None` if these are a part of the examples of the columns.
+    #[doc(hidden)]
+    pub fn parts(&self) -> Option<(&[(String, Column)], Option<&[bool]>)> {
+        self.chosen.is_none().then_some((&self.columns, self.held.as_deref()))
     }
 
     /// Whether a column is read on demand.

@@ -1,69 +1,19 @@
 //! `meshtf submit --detach`: a node makes the steps by itself.
 
-use std::sync::Mutex;
-use std::time::Duration;
-
 use meshtf::Client;
 use meshtf::node::NewRun;
-use meshtf::protocol::{SessionId, SessionOptions};
+use meshtf::protocol::SessionOptions;
 use meshtf_graph::plan::PlaceBy;
 use meshtf_tensor::device::Task;
-use meshtf_tensor::failure::{Code, counted};
-use meshtf_tensor::lock::lock;
+use meshtf_tensor::failure::counted;
 use serde_json::json;
 
 use super::super::detached::short_id;
 use super::super::inputs::StepRequest;
+use super::super::launching::Launching;
 use super::super::reach::Reached;
 use super::super::{Exit, Outcome, Trouble, output};
 use super::StepArgs;
-
-/// How long the end of a run that was given up may take, and the interval of the requests for it.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
-const ASKS_EVERY: Duration = Duration::from_millis(100);
-
-/// The run that a node has been asked to begin, and has not answered about.
-#[derive(Default)]
-pub(super) struct Launching(Mutex<Option<Asked>>);
-
-#[derive(Clone)]
-struct Asked {
-    task: Task,
-    run: SessionId,
-    /// There is an answer: a task is down, or the node itself was lost.
-    is_doubtful: bool,
-}
-
-impl Launching {
-    fn set(&self, asked: Option<Asked>) {
-        *lock(&self.0) = asked;
-    }
-
-    /// Ends the run if the request was given up: nobody would know of it.
-    pub async fn give_up(&self, reached: &Reached, trouble: Trouble) -> Trouble {
-        let asked = lock(&self.0).take();
-        let (Some(Asked { task, run, is_doubtful }), Reached::Mesh { node, .. }) = (asked, reached) else {
-            return trouble;
-        };
-        let end = async {
-            loop {
-                match node.stop_run(&task, run, true).await {
-                    // The request may be on its way still.
-                    Err(failure) if failure.code == Code::NotFound && !is_doubtful => {}
-                    Err(failure) if failure.code == Code::ResourceExhausted => {}
-                    ended => return ended,
-                }
-                tokio::time::sleep(ASKS_EVERY).await;
-            }
-        };
-        let id = short_id(run);
-        match tokio::time::timeout(ENDS_WITHIN, end).await {
-            Ok(Ok(_)) => trouble.with_hint(&format!("; run {id} is ended")),
-            Ok(Err(failure)) if failure.code == Code::NotFound => trouble,
-            _ => trouble.with_hint(&format!("; run {id} may have begun: `meshtf stop {id}` ends it")),
-        }
-    }
-}
 
 impl StepArgs {
     /// Gives the variables their values, and has the node of the master make the steps.
@@ -105,12 +55,7 @@ impl StepArgs {
             has_heir: self.has_heir,
         };
         let run = NewRun::name();
-        let asked = master.clone().map(|task| Asked { task, run, is_doubtful: false });
-        launching.set(asked.clone());
-        let launched = node.launch(master.as_ref(), run, new).await;
-        let is_doubtful = launched.as_ref().err().is_some_and(|failure| failure.code == Code::Unavailable);
-        launching.set(asked.filter(|_| is_doubtful).map(|asked| Asked { is_doubtful, ..asked }));
-        let status = launched?;
+        let status = launching.ask(master.as_ref(), run, node.launch(master.as_ref(), run, new)).await?;
         let (id, on) = (short_id(status.run), master.as_ref().map(Task::short).unwrap_or_default());
         if self.json {
             output::json_value(&json!({ "run": status.run.to_string(), "node": on, "steps": self.steps }))?;

@@ -48,6 +48,8 @@ pub(super) struct Progress {
     /// If the last state is written again and again: whether a signal had asked the training to end when that began.
     waits: Option<bool>,
     attempt: Arc<Attempt>,
+    /// The time of the next reports, if they are those of another process.
+    at: Option<Instant>,
 }
 
 /// The state of one attempt to train, for those that wait for its end.
@@ -136,14 +138,29 @@ impl Progress {
             unsaved: None,
             waits: None,
             attempt,
+            at: None,
         }
+    }
+
+    /// The next reports are those of another process, and were made at this time.
+    pub fn at(&mut self, time: Instant) {
+        self.at = Some(time);
+    }
+
+    fn now(&self) -> Instant {
+        self.at.unwrap_or_else(Instant::now)
+    }
+
+    /// Prints something above the bar.
+    pub fn beside(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
     }
 
     /// A step is done; `values` are the loss and the metrics.
     fn report(&mut self, step: u64, values: &[f64]) {
         self.curves.trained.add(step, values);
         let epoch = step.saturating_sub(1) / self.per_epoch + 1;
-        let rate = self.pace.stepped(step, Instant::now());
+        let rate = self.pace.stepped(step, self.now());
         let names = self.curves.trained.names.iter().map(String::as_str);
         let named: Vec<(&str, f64)> = names.zip(values.iter().copied()).collect();
         let line = json!({ "step": step, "epoch": epoch, "values": object(&named), "steps_per_s": rate });
@@ -220,7 +237,7 @@ impl Progress {
 impl Observer for Progress {
     fn begins(&mut self, start: u64) -> Observed {
         self.attempt.has_begun.store(true, Ordering::Relaxed);
-        self.began = Instant::now();
+        self.began = self.now();
         self.pace = Pace::new(start, self.began);
         Ok(())
     }

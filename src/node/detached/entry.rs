@@ -18,8 +18,10 @@ use tokio::sync::Notify;
 
 use super::parts::{next_part, part};
 use super::tail::{Tail, bytes};
+use super::trained::Trained;
 use crate::protocol::detached::{DetachedState, DetachedStatus, Followed, MAX_FETCHED, MAX_VALUE_BYTES};
 use crate::protocol::look::{Fetched, Point};
+use crate::protocol::training::TrainingStatus;
 use crate::protocol::{Peer, SessionOptions};
 use crate::runtime::requests::StepEvent;
 use crate::session::Session;
@@ -31,26 +33,31 @@ const MAX_SEEN: usize = 256;
 const READY_AGAIN: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// How long the end of the session may take.
-const CLOSES_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
 /// A detached run.
 pub(super) struct Entry {
     pub run: SessionId,
     pub by: Peer,
-    title: String,
+    pub title: String,
     fetches: Vec<String>,
     count: u64,
     every: u64,
     /// Until it has ended: graph and feeds may be large.
     whole: Mutex<Option<Arc<Whole>>>,
-    began: Instant,
+    pub began: Instant,
     /// The steps that were done before it began here.
     first: u64,
     state: Mutex<State>,
     /// Wakes the run to give up the steps under way.
-    gives_up: Notify,
+    pub gives_up: Notify,
     pub succession: Mutex<Succession>,
+    /// If it is a training.
+    pub training: Option<Trained>,
 }
+
+/// The beginning of a run that is known: how long ago it was, and the steps that were done before it began here.
+pub(super) type Since = (Duration, u64);
 
 /// All that a node needs to make a run.
 pub(super) struct Whole {
@@ -85,26 +92,36 @@ pub(super) struct Steps {
     pub every: u64,
 }
 
-struct State {
-    state: DetachedState,
+pub(super) struct State {
+    pub state: DetachedState,
     /// Its steps are not planned yet.
-    is_starting: bool,
+    pub is_starting: bool,
     /// Who asked it to end.
-    stopped_by: Option<Peer>,
-    step: u64,
+    pub stopped_by: Option<Peer>,
+    pub step: u64,
     /// Steps that were done, and when.
     seen: VecDeque<(Instant, u64)>,
-    ended: Option<Instant>,
-    fetched: Vec<Fetched>,
-    notice: Option<String>,
+    pub ended: Option<Instant>,
+    pub fetched: Vec<Fetched>,
+    pub notice: Option<String>,
+    /// A training is over before its last step, since it does not improve.
+    pub is_enough: bool,
+    /// The states of a training.
+    pub states: TrainingStatus,
     /// Why the values of the last step are not kept.
     unkept: Option<String>,
-    tail: Tail,
+    pub tail: Tail,
 }
 
 impl Entry {
     /// A run that a participant began so long ago, of which these steps are done.
-    pub fn new(run: SessionId, by: Peer, whole: Whole, (age, first): (Duration, u64)) -> Entry {
+    pub fn new(run: SessionId, by: Peer, whole: Whole, since: Since) -> Entry {
+        let bare = Entry::bare((run, by), whole.title.clone(), whole.steps.count, since);
+        let (fetches, every) = (whole.steps.signature.fetches.clone(), whole.steps.every);
+        Entry { fetches, every, whole: Mutex::new(Some(Arc::new(whole))), ..bare }
+    }
+
+    pub(super) fn bare((run, by): (SessionId, Peer), title: String, count: u64, (age, first): Since) -> Entry {
         let state = State {
             state: DetachedState::Running,
             is_starting: true,
@@ -114,6 +131,8 @@ impl Entry {
             ended: None,
             fetched: Vec::new(),
             notice: None,
+            is_enough: false,
+            states: TrainingStatus::default(),
             unkept: None,
             tail: Tail::default(),
         };
@@ -121,16 +140,17 @@ impl Entry {
         Entry {
             run,
             by,
-            title: whole.title.clone(),
-            fetches: whole.steps.signature.fetches.clone(),
-            count: whole.steps.count,
-            every: whole.steps.every,
-            whole: Mutex::new(Some(Arc::new(whole))),
+            title,
+            fetches: Vec::new(),
+            count,
+            every: 0,
+            whole: Mutex::new(None),
             began: now.checked_sub(age).unwrap_or(now),
             first,
             state: Mutex::new(state),
             gives_up: Notify::new(),
             succession: Mutex::default(),
+            training: None,
         }
     }
 
@@ -139,7 +159,7 @@ impl Entry {
         lock(&self.whole).clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -151,6 +171,16 @@ impl Entry {
     /// Whether its steps are not planned yet.
     pub fn is_starting(&self) -> bool {
         self.state().is_starting
+    }
+
+    /// Whether somebody has asked it to end.
+    pub fn is_stopped(&self) -> bool {
+        self.state().stopped_by.is_some()
+    }
+
+    /// The number of all steps.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     /// The steps that are done.
@@ -216,6 +246,7 @@ impl Entry {
             fetched: state.fetched.clone(),
             notice: state.unkept.as_ref().filter(|_| state.state.is_over()).or(state.notice.as_ref()).cloned(),
             heir,
+            training: self.training.as_ref().map(|_| state.states),
         }
         .cut()
     }
@@ -242,6 +273,7 @@ impl Entry {
             has_more: part.has_more,
             last,
             unkept: state.unkept.clone().filter(|_| state.state.is_over()),
+            training: self.training.as_ref().map(|training| training.info.clone()),
         };
         (followed, part.tensors)
     }
@@ -257,6 +289,7 @@ impl Entry {
             if now || state.is_starting {
                 self.gives_up.notify_one();
             }
+            self.training.iter().for_each(|training| training.stops.notify_one());
         }
         self.status_of(&state, heir)
     }
@@ -363,7 +396,7 @@ impl Entry {
         let mut state = self.state();
         state.state = match outcome {
             Err(failure) => DetachedState::Failed(failure),
-            Ok(()) if state.step >= self.count => DetachedState::Done,
+            Ok(()) if state.step >= self.count || state.is_enough => DetachedState::Done,
             Ok(()) => DetachedState::Stopped { by: state.stopped_by.clone().unwrap_or_else(|| self.by.clone()) },
         };
         let has_values = state.tail.last_values().is_some() || self.fetches.is_empty();
@@ -379,7 +412,7 @@ impl Entry {
 }
 
 impl State {
-    fn stepped(&mut self, step: u64, now: Instant) {
+    pub fn stepped(&mut self, step: u64, now: Instant) {
         self.step = self.step.max(step);
         self.seen.push_back((now, self.step));
         let is_old = |seen: &VecDeque<(Instant, u64)>| {

@@ -1,13 +1,16 @@
-//! The limits of the runs of a node: how many are under way, and how many of those that ended are kept, with their values.
+//! The limits of the runs of a node: how many are under way, and how many of those that ended are kept, with their values and
+//! the states of trainings.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory::Bytes;
 
 use super::entry::Entry;
 use crate::protocol::detached::{KEPT_SECONDS, MAX_ENDED, MAX_RUNNING, MAX_VALUE_BYTES};
+use crate::protocol::training::{MAX_STATE_BYTES, MAX_TRAININGS};
 
 /// How long the values of a run are kept after its end in any case: its followers ask several times a second.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
@@ -25,6 +28,68 @@ pub(super) fn has_room(entries: &[Arc<Entry>]) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses one more training if too many are under way: each holds its examples in memory.
+///
+/// # Errors
+/// ResourceExhausted.
+pub(super) fn has_room_for_training(entries: &[Arc<Entry>]) -> Result<()> {
+    let running = entries.iter().filter(|entry| entry.training.is_some() && entry.ended().is_none()).count();
+    match running {
+        MAX_TRAININGS.. => {
+            let why = format!(
+                "{MAX_TRAININGS} detached trainings are under way on this node, which is the limit: `meshtf runs` lists them, \
+                 `meshtf stop` ends one, and --target names another node"
+            );
+            Err(Failure::new(Code::ResourceExhausted, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of the disk that the states of these runs take, or may take.
+pub(super) fn used(entries: &[Arc<Entry>]) -> u64 {
+    entries.iter().map(disk).fold(0, u64::saturating_add)
+}
+
+/// Bytes of the disk that the states of a run take, or may take.
+fn disk(entry: &Arc<Entry>) -> u64 {
+    entry.training.as_ref().map_or(0, |training| match entry.ended() {
+        None => training.bytes,
+        Some(_) => training.folder.bytes(),
+    })
+}
+
+/// Makes room on the disk for the states of one more training: those of trainings that ended first are removed.
+///
+/// # Errors
+/// ResourceExhausted if those that are under way leave no room.
+pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<()> {
+    let (mut all, limit) = (used(entries), MAX_STATE_BYTES);
+    let mut ended: Vec<(Instant, Arc<Entry>)> =
+        entries.iter().filter_map(|entry| Some((entry.ended()?, Arc::clone(entry)))).collect();
+    ended.sort_by_key(|(at, _)| *at);
+    let needed = |all: u64| all.saturating_add(bytes) > limit;
+    let can_be_freed = ended.iter().map(|(_, entry)| disk(entry)).fold(0, u64::saturating_add);
+    if needed(all.saturating_sub(can_be_freed)) {
+        let shown = |bytes: u64| Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let why = format!(
+            "the states of this training may take {}, and a node keeps {} of all trainings, {} of which those under way may take",
+            shown(bytes),
+            shown(limit),
+            shown(all.saturating_sub(can_be_freed))
+        );
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    for (_, entry) in ended {
+        if !needed(all) {
+            break;
+        }
+        all = all.saturating_sub(disk(&entry));
+        entry.forget_states();
+    }
+    Ok(())
 }
 
 /// Forgets the runs that ended a day ago, those that ended first beyond the limit, and the values of those that ended first.
@@ -47,6 +112,7 @@ pub(super) fn sweep(entries: &mut Vec<Arc<Entry>>, now: Instant) {
         false
     });
     entries.retain(|entry| !ended.iter().any(|(_, gone)| Arc::ptr_eq(gone, entry)));
+    ended.iter().for_each(|(_, gone)| gone.forget_states());
 }
 
 #[cfg(test)]
@@ -57,7 +123,10 @@ mod tests {
     use meshtf_tensor::ids::SessionId;
 
     use super::super::entry::{Steps, Whole};
+    use super::super::states::States;
+    use super::super::trained::Trained;
     use super::*;
+    use crate::protocol::training::StateFile;
     use crate::protocol::{Peer, SessionOptions};
 
     fn entry(run: u64) -> Arc<Entry> {
@@ -103,6 +172,42 @@ mod tests {
         assert_eq!((values(&entries), runs(&entries)), (vec![true, false, false], vec![0, 1, 2]));
         let (followed, _) = entries[1].follow(0);
         assert!(followed.last.is_none() && followed.unkept.is_some_and(|why| why.contains("ended later")));
+    }
+
+    fn training(run: u64, folder: &temp_dir::TempDir, bytes: u64) -> Arc<Entry> {
+        let own = States::below(folder.path().to_owned()).folder(SessionId(run));
+        std::fs::create_dir_all(own.path()).unwrap();
+        std::fs::write(own.file(StateFile::Step(1)), [0; 10]).unwrap();
+        let trained = Trained { bytes, ..Trained::bare(own) };
+        Arc::new(Entry::of_training((SessionId(run), Peer::new("me")), "m".into(), 9, trained, (Duration::ZERO, 0)))
+    }
+
+    #[test]
+    fn trainings_have_limits_of_their_own() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let mut entries: Vec<Arc<Entry>> =
+            (0..MAX_TRAININGS as u64).map(|run| training(run, &folder, MAX_STATE_BYTES / 16)).collect();
+        let why = has_room_for_training(&entries).unwrap_err();
+        assert!(why.code == Code::ResourceExhausted && why.message.contains("meshtf stop"), "{why}");
+        // Half of the disk may be used by those.
+        assert_eq!(make_disk(&mut entries, MAX_STATE_BYTES / 2), Ok(()));
+        let why = make_disk(&mut entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
+        assert!(why.message.contains("17.2 GB of all trainings, 8.59 GB of which"), "{why}");
+        assert_eq!(used(&entries), MAX_STATE_BYTES / 2);
+        // One that has ended has what it has, until that is needed.
+        entries[3].end(Ok(()));
+        assert_eq!(has_room_for_training(&entries), Ok(()));
+        let rest = MAX_STATE_BYTES / 16 * 9;
+        assert_eq!(make_disk(&mut entries, rest - 10), Ok(()));
+        assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest() == Some(1)));
+        assert_eq!(make_disk(&mut entries, rest), Ok(()));
+        assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest().is_none()));
+        assert!(make_disk(&mut entries, rest + 1).is_err());
+        // Its states go with it.
+        entries[0].end(Ok(()));
+        sweep(&mut entries, Instant::now() + Duration::from_secs(KEPT_SECONDS));
+        assert_eq!(runs(&entries), [1, 2, 4, 5, 6, 7]);
+        assert!(!folder.child(SessionId(0).to_string()).exists() && folder.child(SessionId(1).to_string()).exists());
     }
 
     #[test]

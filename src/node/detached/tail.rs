@@ -50,7 +50,8 @@ impl Tail {
         }
     }
 
-    fn push(&mut self, what: LineKind, tensors: Vec<Tensor>) {
+    /// Adds a line with its tensors.
+    pub fn push(&mut self, what: LineKind, tensors: Vec<Tensor>) {
         self.last += 1;
         let own = bytes(&tensors);
         self.bytes += own;

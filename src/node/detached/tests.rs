@@ -12,11 +12,19 @@ use crate::session::detached::leave_to;
 
 #[test]
 fn as_many_runs_start_at_a_time_as_leave_room_for_other_inquiries() {
-    let starting = Mutex::new(0);
-    let mut all: Vec<Start<'_>> = (0..MAX_STARTING).map(|_| Start::of(&starting).unwrap()).collect();
-    assert_eq!(Start::of(&starting).err().map(|why| why.code), Some(Code::ResourceExhausted));
+    let starting = Mutex::default();
+    let mut all: Vec<Start<'_>> =
+        (0..MAX_STARTING as u64).map(|run| Start::of(&starting, SessionId(run)).unwrap()).collect();
+    assert_eq!(Start::of(&starting, SessionId(99)).err().map(|why| why.code), Some(Code::ResourceExhausted));
     all.pop();
-    assert!(Start::of(&starting).is_ok());
+    // One that starts already is not begun a second time, and is there once.
+    let twice = Start::alone(&starting, SessionId(0)).err().map(|why| why.code);
+    assert_eq!((twice, lock(&starting).len()), (Some(Code::AlreadyExists), MAX_STARTING - 1));
+    // One that somebody ends while it is prepared does not begin.
+    let start = Start::alone(&starting, SessionId(99)).unwrap();
+    assert_eq!(start.check(), Ok(()));
+    lock(&starting).iter_mut().for_each(|one| one.1 = true);
+    assert_eq!(start.check().err().map(|why| why.code), Some(Code::Cancelled));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(in super::super) fn open(
     let (channels, resizing) = (channels(&takes.shape)?, resizing(source, &takes.shape)?);
     let pieces: Box<dyn Pieces> = match ImageRows::of(folder.named_images(), channels, resizing, held)? {
         Some(images) => Box::new(images),
-        None if source.images.augment.is_some() => Box::new(HeldImages::of(folder.read(channels, resizing)?)?),
+        None if source.images.augment.is_some() => Box::new(HeldPieces::of(folder.read(channels, resizing)?)?),
         None => return Ok(None),
     };
     FileRows::of_source(source, pieces, takes, seed).map(Some)
@@ -115,18 +115,19 @@ impl Pieces for ImageRows {
     }
 }
 
-/// Images in memory, as uint8, since they are augmented before they are scaled.
+/// Examples in memory in the form of their files: images as uint8, since they are augmented before they are scaled.
 #[derive(Debug)]
-struct HeldImages(Examples);
+pub(in super::super) struct HeldPieces(Examples);
 
-impl HeldImages {
-    fn of(images: Tensor) -> std::result::Result<HeldImages, String> {
-        let column = Column::Held(images);
-        Examples::of(vec![(String::new(), column)]).map(HeldImages).map_err(|failure| failure.message)
+impl HeldPieces {
+    /// Of a tensor whose first dimension is the examples.
+    pub fn of(all: Tensor) -> std::result::Result<HeldPieces, String> {
+        let column = Column::Held(all);
+        Examples::of(vec![(String::new(), column)]).map(HeldPieces).map_err(|failure| failure.message)
     }
 }
 
-impl Pieces for HeldImages {
+impl Pieces for HeldPieces {
     fn count(&self) -> usize {
         self.0.len()
     }

@@ -1,5 +1,6 @@
 //! The examples that are held out for evaluations, and windows of consecutive rows.
 
+use meshtf_tensor::Shape;
 use meshtf_tensor::failure::{Failure, Result};
 
 use super::order;
@@ -175,6 +176,36 @@ impl WindowRows {
         example: Vec<usize>,
     ) -> WindowRows {
         WindowRows { rows: Box::new(rows), starts, window, example }
+    }
+
+    /// As [`new`](WindowRows::new), of parts that another process states.
+    ///
+    /// # Errors
+    /// InvalidArgument if a window leaves the rows, or an example has not as many elements as its rows.
+    pub fn checked(
+        rows: super::Column,
+        starts: std::sync::Arc<[usize]>,
+        window: Window,
+        example: Vec<usize>,
+    ) -> Result<WindowRows> {
+        let wrong = || Failure::invalid("the windows do not fit their rows");
+        let count = rows.count().ok_or_else(wrong)?;
+        let is_window = window.length > 0 && window.ahead.is_none_or(|(first, last)| 1 <= first && first <= last);
+        let is_in = |start: &usize| start.checked_add(window.span()).is_some_and(|end| end <= count);
+        if !is_window || window.span() > count || !starts.iter().all(is_in) {
+            return Err(wrong());
+        }
+        let elements = |sizes: &[usize]| Shape::from(sizes.to_vec()).elements();
+        let of_rows = elements(rows.example().1).and_then(|one| one.checked_mul(window.rows().1));
+        if of_rows.is_none() || of_rows != elements(&example) {
+            return Err(wrong());
+        }
+        Ok(WindowRows::new(rows, starts, window, example))
+    }
+
+    /// The column of the rows, the first row of each window, the window, and the shape of an example.
+    pub fn parts(&self) -> (&super::Column, &[usize], Window, &[usize]) {
+        (&self.rows, &self.starts, self.window, &self.example)
     }
 
     /// The rows of some windows, one window after the other.

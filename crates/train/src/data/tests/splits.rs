@@ -188,3 +188,27 @@ fn rows_that_windows_share_are_read_once_and_in_order() {
     // Rows 4 to 6 and 6 to 8 share one.
     assert_eq!(*counted.0.lock().unwrap(), [vec![0, 1, 2, 4, 5, 6, 7, 8]]);
 }
+
+#[test]
+fn windows_of_another_process_fit_their_rows() {
+    let rows = || Column::Held(Tensor::from_vec([6, 2], (0..12).map(|k| k as f32).collect::<Vec<_>>()));
+    let window = Window { length: 3, ahead: Some((1, 2)), is_range: true, stride: 1 };
+    let checked = |starts: &[usize], window: Window, example: &[usize]| {
+        WindowRows::checked(rows(), starts.into(), window, example.to_vec()).map(|_| ())
+    };
+    checked(&[0, 1], window, &[2, 2]).unwrap();
+    checked(&[0, 1], window, &[4]).unwrap();
+    for (starts, window, example) in [
+        (&[2usize][..], window, &[2, 2][..]),
+        (&[usize::MAX], window, &[2, 2]),
+        (&[0], window, &[3, 2]),
+        (&[0], window, &[usize::MAX, 2]),
+        (&[0], Window { length: 0, ..window }, &[2, 2]),
+        (&[0], Window { ahead: Some((0, 2)), ..window }, &[3, 2]),
+        (&[0], Window { ahead: Some((2, 1)), ..window }, &[0, 2]),
+        (&[], Window { length: usize::MAX, ahead: None, ..window }, &[usize::MAX, 2]),
+    ] {
+        let failure = checked(starts, window, example).unwrap_err();
+        assert!(failure.message.contains("do not fit"), "{starts:?} {window:?} {example:?}: {failure}");
+    }
+}

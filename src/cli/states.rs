@@ -1,0 +1,148 @@
+//! The states of a training that a node makes by itself, brought to a folder of this machine.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use meshtf::node::Node;
+use meshtf::protocol::SessionId;
+use meshtf::protocol::training::{StateFile, TrainingStatus};
+use meshtf::trainer::stored::{self, state, states};
+use meshtf_checkpoint::{Whole, write_whole};
+use meshtf_tensor::device::Task;
+use meshtf_tensor::failure::Code;
+
+use super::Trouble;
+use super::detached::{patiently, short_id};
+
+/// The file with the name of the run whose states a folder has.
+const OF_RUN: &str = ".meshtf-run";
+/// The attempts to fetch a state that is replaced meanwhile.
+const ATTEMPTS: usize = 3;
+/// The number of states that are kept here, the last ones.
+const KEPT: usize = 3;
+
+/// A folder for the states of a run.
+pub(super) struct Brought {
+    folder: PathBuf,
+    run: SessionId,
+    /// The steps of the states that were brought.
+    steps: Vec<u64>,
+}
+
+/// Refuses a folder for states that has those of another training.
+///
+/// # Errors
+/// Bad input.
+pub(super) fn check_folder(folder: &Path, run: Option<SessionId>) -> Result<(), Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--checkpoint {}: {why}", folder.display()));
+    if folder.is_file() {
+        return Err(at(&"it is a file; expected a folder"));
+    }
+    let has_states = states(folder).is_ok_and(|all| !all.is_empty()) || folder.join(stored::BEST_FILE).exists();
+    let of = fs::read_to_string(folder.join(OF_RUN)).ok();
+    let is_own = run.is_some_and(|run| of.is_some_and(|of| of.trim() == run.to_string()));
+    match has_states && !is_own {
+        true => Err(at(&"it has the saved states of another training; name another folder")),
+        false => Ok(()),
+    }
+}
+
+/// Notes that the states of a run belong into a folder.
+pub(super) fn dedicate(folder: &Path, run: SessionId) -> Result<(), Trouble> {
+    let noted = fs::create_dir_all(folder).and_then(|()| write_whole(&folder.join(OF_RUN), run.to_string().as_bytes()));
+    noted.map_err(|error| Trouble::input(format!("--checkpoint {}: {error}", folder.display())))
+}
+
+/// Undoes [`dedicate`] for a run that has not begun.
+pub(super) fn release(folder: &Path) {
+    // A name that stays is that of no run.
+    let _stays = fs::remove_file(folder.join(OF_RUN));
+}
+
+impl Brought {
+    /// To a folder, which is made if it does not exist.
+    pub fn to(folder: &Path, run: SessionId) -> Result<Brought, Trouble> {
+        check_folder(folder, Some(run))?;
+        dedicate(folder, run)?;
+        Ok(Brought { folder: folder.to_owned(), run, steps: Vec::new() })
+    }
+
+    /// Brings the last state, unless it is here already; at the end of the run, the best weights, too. The last step that is
+    /// here then.
+    pub async fn bring(&mut self, node: &Node, task: &Task, has: TrainingStatus) -> Result<Option<u64>, Trouble> {
+        if let Some(step) = has.saved.filter(|step| !self.steps.contains(step)) {
+            let file = state(&self.folder, step);
+            if file.exists() || self.fetch(node, task, StateFile::Step(step), &file).await? {
+                self.steps.push(step);
+            }
+            let here = states(&self.folder).unwrap_or_default();
+            // A file that cannot be removed is merely superfluous.
+            here.iter().rev().skip(KEPT).for_each(|old| _ = fs::remove_file(old));
+        }
+        if has.has_best && !self.fetch(node, task, StateFile::Best, &self.folder.join(stored::BEST_FILE)).await? {
+            let id = short_id(self.run);
+            return Err(Trouble::input(format!("the best weights of run {id} are not kept any more")));
+        }
+        Ok(self.steps.last().copied())
+    }
+
+    /// Fetches a state; `false` if the node does not have it any more, but later ones.
+    async fn fetch(&self, node: &Node, task: &Task, of: StateFile, path: &Path) -> Result<bool, Trouble> {
+        let at = |error: std::io::Error| Trouble::input(format!("cannot write {}: {error}", path.display()));
+        let mut file = Whole::begin(path).map_err(at)?;
+        let (mut offset, mut first, mut attempts) = (0, None, 0);
+        loop {
+            let part = patiently(async || node.state_part(task, (self.run, of), offset).await).await;
+            let (bytes, stamp, part) = match part {
+                Ok(part) => part,
+                Err(failure) if failure.code == Code::NotFound => return Ok(false),
+                Err(failure) => return Err(failure.into()),
+            };
+            if *first.get_or_insert((bytes, stamp)) != (bytes, stamp) {
+                // It was replaced meanwhile.
+                (file, offset, first) = (Whole::begin(path).map_err(at)?, 0, None);
+                attempts += 1;
+                if attempts < ATTEMPTS {
+                    continue;
+                }
+                return Ok(false);
+            }
+            let part = part.slice::<u8>()?;
+            file.write_all(part).map_err(at)?;
+            offset += part.len() as u64;
+            if offset >= bytes {
+                break;
+            }
+            if part.is_empty() {
+                let id = short_id(self.run);
+                return Err(Trouble::mesh(format!("{} ended the state of run {id} too soon", task.short())));
+            }
+        }
+        file.sync().and_then(|()| file.end()).map_err(at)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_the_states_of_one_run() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let own = SessionId(5);
+        check_folder(folder.path(), None).unwrap();
+        check_folder(&folder.child("none"), Some(own)).unwrap();
+        dedicate(folder.path(), own).unwrap();
+        check_folder(folder.path(), Some(SessionId(6))).unwrap();
+        fs::write(state(folder.path(), 3), "").unwrap();
+        check_folder(folder.path(), Some(own)).unwrap();
+        for other in [None, Some(SessionId(6))] {
+            let why = check_folder(folder.path(), other).unwrap_err().to_string();
+            assert!(why.contains("the saved states of another training"), "{why}");
+        }
+        fs::write(folder.child("file"), "").unwrap();
+        assert!(check_folder(&folder.child("file"), None).unwrap_err().to_string().contains("expected a folder"));
+    }
+}
