@@ -212,6 +212,9 @@ impl Column {
     }
 }
 
+/// Columns with the names of their placeholders, and for each example whether it is held out, if that was decided.
+pub type Parts<'e> = (&'e [(String, Column)], Option<&'e [bool]>);
+
 /// Examples: columns of the same number of examples, by the name of the placeholder that they are fed to.
 #[derive(Clone, Debug)]
 pub struct Examples {
@@ -282,7 +285,7 @@ impl Examples {
     /// The columns with the names of their placeholders, and which examples are held out, if that was decided when they were
     /// read. `None` if these are a part of the examples of the columns.
     #[doc(hidden)]
-    pub fn parts(&self) -> Option<(&[(String, Column)], Option<&[bool]>)> {
+    pub fn parts(&self) -> Option<Parts<'_>> {
         self.chosen.is_none().then_some((&self.columns, self.held.as_deref()))
     }
 
