@@ -9,7 +9,8 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
 # - Its level is that of the last crate, and at "s", the command's, the loops of all crates stay without vectors: tanh took eight times as
 #   long. Each function keeps the level of its own crate.
 # - Hot loops have their functions inlined by then. LLVM's own threshold of 250 makes the binary a seventh larger, and no faster.
-whole_program=(-C opt-level=3 -C llvm-args=-inline-threshold=50)
+# - Cargo passes a profile's `strip` on to no package with a level of its own: the symbols would be an eighth of the file.
+whole_program=(-C opt-level=3 -C llvm-args=-inline-threshold=50 -C strip=symbols)
 # How hard archives are packed: 1 quickly to 9 small.
 level=${MESHTF_LEVEL:-9}
 
