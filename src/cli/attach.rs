@@ -46,14 +46,14 @@ Examples:
   meshtf attach $run
 
 Exit codes: 0 if all steps are done, that of the failure if one failed, 2 if its
-last values are not kept any more, 4 if its node is lost, 143 if somebody ended
-it (`meshtf stop`), 130 if Ctrl-C or SIGTERM left it as it is.")]
+last values or states are not kept any more, 4 if its node is lost, 143 if
+somebody ended it (`meshtf stop`), 130 if Ctrl-C or SIGTERM left it as it is.")]
 pub struct Args {
     /// Name of the run, or its beginning; `last` is the newest
     #[arg(value_name = "RUN")]
     run: String,
-    /// Folder for saved states of the training, to which each is brought as soon as the node has it; the last three stay, and
-    /// the best weights come at the end
+    /// Folder for saved states of the training, to which the last state of the node is brought whenever there is a new one; the
+    /// last three stay, and the best weights come at the end
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// Print JSON: an object per line with step and values, with dtype and shape
@@ -165,7 +165,9 @@ impl Following<'_> {
                 self.progress.finish_and_clear();
                 return Err(trouble);
             }
-            self.bring(node, &followed.status).await?;
+            if !followed.has_more {
+                self.bring(node, &followed.status).await?;
+            }
             match () {
                 () if followed.has_more => {}
                 () if followed.status.state.is_over() => {
@@ -190,7 +192,7 @@ impl Following<'_> {
         let (Some(brought), Some(states)) = (&mut self.brought, status.training) else { return Ok(()) };
         match brought.bring(node, &self.found.task, states).await {
             Ok(last) => self.last_state = last,
-            // Of a node that is lost, the next request learns, too.
+            // If the node is lost, the next request says so.
             Err(trouble) if trouble.exit == Exit::Mesh && !status.state.is_over() => {}
             Err(trouble) => return Err(trouble),
         }

@@ -84,7 +84,7 @@ impl Brought {
             let id = short_id(self.run);
             return Err(Trouble::input(format!("the best weights of run {id} are not kept any more")));
         }
-        Ok(self.steps.last().copied())
+        Ok(has.saved.filter(|step| self.steps.contains(step)))
     }
 
     /// Fetches a state; `false` if the node does not have it any more, but later ones.

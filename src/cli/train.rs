@@ -84,7 +84,8 @@ pub struct Args {
     /// Folder for saved states of the training; the state at the end or at an interruption is saved, too
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// Interval of saved states, in steps or as a time: 500, 30s, 10min, 2h [default: none]
+    /// Interval of saved states, in steps or as a time: 500, 30s, 10min, 2h [default: none; 10min with
+    /// --detach]
     #[arg(long, value_name = "N|TIME", requires = "checkpoint", value_parser = every)]
     every: Option<Every>,
     /// Number of saved states to keep [default: 3]

@@ -79,13 +79,10 @@ impl Detached for DetachedRuns {
                 let (followed, tensors) = self.entry(run)?.follow(after);
                 Ok((ToldDetached::Followed(Box::new(followed)), tensors))
             }
-            AskDetached::Stop { run, now } => match self.entry(run) {
-                Err(none) if self.stop_starting(run) => {
-                    let why = format!("run {run} is ended before it begins");
-                    Err(Failure { message: why, code: Code::Cancelled, ..none })
-                }
-                entry => of_status(entry?.stop(from, now)),
-            },
+            AskDetached::Stop { run, .. } if self.stop_starting(run) => {
+                Err(Failure::new(Code::Cancelled, format!("run {run} is ended before it begins")))
+            }
+            AskDetached::Stop { run, now } => of_status(self.entry(run)?.stop(from, now)),
             AskDetached::Inherit { run, by, task, age_ms, launch } => {
                 let began = Duration::from_millis(age_ms);
                 self.inherit(from, (run, by, task, began), Whole::of(*launch, tensors)?)?;
@@ -136,8 +133,12 @@ impl DetachedRuns {
         found.ok_or_else(|| Failure::new(Code::NotFound, format!("run {run} is not on this node, or not any more")))
     }
 
-    /// Ends a run that is being prepared; whether there is one.
+    /// Ends a run that is being prepared and not among the entries yet; whether there is one.
     fn stop_starting(&self, run: SessionId) -> bool {
+        let entries = lock(&self.entries);
+        if entries.iter().any(|entry| entry.run == run) {
+            return false;
+        }
         let mut all = lock(&self.starting);
         all.iter_mut().find(|(one, _)| *one == run).map(|(_, is_ended)| *is_ended = true).is_some()
     }
@@ -153,7 +154,7 @@ impl DetachedRuns {
         // Another master would place nodes that name no task elsewhere.
         let own = self.master.upgrade().map(|master| master.task().clone());
         whole.options.default_task = whole.options.default_task.take().or(own);
-        let _start = Start::of(&self.starting, run)?;
+        let start = Start::of(&self.starting, run)?;
         let entry = Arc::new(Entry::new(run, by.clone(), whole, (Duration::ZERO, 0)));
         {
             let mut entries = lock(&self.entries);
@@ -161,6 +162,7 @@ impl DetachedRuns {
                 return known.status_for(by);
             }
             kept::has_room(&entries)?;
+            start.check()?;
             entries.push(Arc::clone(&entry));
         }
         match self.start(&entry) {

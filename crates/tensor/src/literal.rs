@@ -500,7 +500,7 @@ mod tests {
             assert!(failure.message.contains(part), "{failure}");
         };
         refuse(Tensor::scalar(1.5f64), DType::I32, "1.5 (float64) does not fit int32 unchanged");
-        refuse(Tensor::scalar(f64::NAN), DType::I32, "NaN");
+        refuse(Tensor::scalar(f64::NAN), DType::I32, "nan (float64) does not fit int32 unchanged");
         refuse(Tensor::scalar(3_000_000_000i64), DType::I32, "3000000000");
         refuse(Tensor::scalar(-1e300f64), DType::F32, "-1e+300 (float64) does not fit float32");
         refuse(Tensor::scalar(16_777_217i64), DType::F32, "16777217");

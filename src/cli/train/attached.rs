@@ -40,9 +40,12 @@ impl Attached {
         let plan =
             Plan { steps: status.of, per_epoch: per_epoch.max(1), every: report.max(1), json, is_quiet, is_live };
         let curves = Curves { trained: Curve::new(names), held_out: Curve::new(held_out) };
-        let progress = Progress::new(plan, curves, None, None, Arc::default());
+        let mut progress = Progress::new(plan, curves, None, None, Arc::default());
         let now = Instant::now();
         let base = now.checked_sub(Duration::from_millis(status.age_ms)).unwrap_or(now);
+        // Until the line that says when it began, which may not be kept any more: since its launch.
+        progress.at(base);
+        let _begun = progress.begins(0);
         let (start, trained, evaluated, last) = (None, (0, 0), 0, None);
         Attached { progress, json, is_quiet, batch, base, start, trained, evaluated, last }
     }
@@ -57,7 +60,7 @@ impl Attached {
         self.progress.beside(print);
     }
 
-    /// Prints a line. Steps that a node makes again are printed once.
+    /// Prints a line, unless one of its step or of a later one was printed.
     ///
     /// # Errors
     /// That of a node whose tensors are not those of its line.

@@ -74,7 +74,10 @@ impl DetachedRuns {
             return Err(Failure::invalid(why));
         }
         let exists = |whose: &str| Failure::new(Code::AlreadyExists, format!("run {run} is {whose}"));
-        if lock(&self.entries).iter().any(|entry| entry.run == run && entry.ended().is_none()) {
+        if lock(&self.entries)
+            .iter()
+            .any(|entry| entry.run == run && (entry.training.is_some() || entry.ended().is_none()))
+        {
             return Err(exists("under way on this node"));
         }
         let now = Instant::now();

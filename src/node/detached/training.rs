@@ -101,6 +101,10 @@ impl DetachedRuns {
         }
         self.check_not_left(run)?;
         let start = Start::alone(&self.starting, run)?;
+        // It may have begun meanwhile.
+        if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
+            return known.status_for(by);
+        }
         kept::has_room_for_training(&lock(&self.entries))?;
         self.states.hold()?;
         let folder = self.states.folder(run);
@@ -108,8 +112,7 @@ impl DetachedRuns {
         let began = || -> Result<DetachedStatus> {
             let title = training.title.clone();
             let ready = self.prepare(&training, tensors, &folder)?;
-            start.check()?;
-            let (entry, ready) = self.enter((run, by), title, ready, &folder)?;
+            let (entry, ready) = self.enter(&start, (run, by), title, ready, &folder)?;
             self.begin_training(&entry, ready)
         };
         let begun = catch_unwind(AssertUnwindSafe(began));
@@ -120,9 +123,10 @@ impl DetachedRuns {
         begun
     }
 
-    /// Takes a training among the runs of this node.
+    /// Takes a training among the runs of this node, unless somebody ended it while it was prepared.
     fn enter(
         &self,
+        start: &Start<'_>,
         (run, by): (SessionId, &Peer),
         mut title: String,
         ready: Ready,
@@ -140,6 +144,7 @@ impl DetachedRuns {
         kept::has_room(&entries)?;
         kept::has_room_for_training(&entries)?;
         kept::make_disk(&mut entries, bytes)?;
+        start.check()?;
         entries.push(Arc::clone(&entry));
         drop(entries);
         Ok((entry, ready))
@@ -150,8 +155,10 @@ impl DetachedRuns {
         match begun.and_then(|begun| wait(&begun, entry)) {
             Ok(()) => Ok(entry.status()),
             Err(failure) => {
-                // One that was ended is listed as such.
-                if !entry.is_stopped() {
+                // One that was ended is listed as such, though without states.
+                if entry.is_stopped() {
+                    entry.forget_states();
+                } else {
                     lock(&self.entries).retain(|one| !Arc::ptr_eq(one, entry));
                 }
                 Err(failure)
@@ -229,7 +236,11 @@ impl DetachedRuns {
         let metadata = serde_json::json!(data.fits).to_string().len() as u64;
 
         let sent = super::tail::bytes(&of_weights).saturating_add(super::tail::bytes(&files)) as u64;
-        let used = kept::used(&lock(&self.entries));
+        let used = {
+            let mut entries = lock(&self.entries);
+            kept::make_disk(&mut entries, sent)?;
+            kept::used(&entries)
+        };
         let _reserved = self.states.reserve(sent, used)?;
         let path = folder.path().join("weights.safetensors");
         let has_weights = !weights.is_empty();
