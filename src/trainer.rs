@@ -17,6 +17,7 @@ mod lost;
 mod numerics;
 mod observer;
 mod options;
+mod rounds;
 mod rows;
 mod source;
 mod state;
@@ -44,6 +45,7 @@ use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
 pub use self::observer::{Ended, Error, How, Observed, Observer};
+use self::rounds::in_rounds;
 pub use self::rows::DataFile;
 pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
@@ -254,7 +256,7 @@ impl Trainer {
             let epochs = evaluate.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
             evaluate.every = match epochs.unwrap_or(evaluate.every) {
                 0 => u64::MAX,
-                every => every,
+                every => in_rounds(&sections.train, every),
             };
             evaluate.confusion.as_ref().map_or(Ok(()), |both| check_confusion(&graph, both))?;
         }
@@ -318,7 +320,6 @@ impl Trainer {
         }
         Ok(Trainer {
             job,
-            sections,
             examples,
             held_out,
             constants,
@@ -327,9 +328,12 @@ impl Trainer {
             order,
             block,
             steps,
-            record: (steps / 20).max(1),
+            record: in_rounds(&sections.train, (steps / 20).max(1)),
             weights_every: None,
-            every: options.every,
+            every: options.every.map(|every| match every {
+                Every::Steps(steps) => Every::Steps(in_rounds(&sections.train, steps)),
+                every => every,
+            }),
             traces: options.trace,
             folder,
             resume,
@@ -338,6 +342,7 @@ impl Trainer {
             numerics,
             holders: Holders::default(),
             elastic,
+            sections,
         })
     }
 
@@ -380,14 +385,22 @@ impl Trainer {
         std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
     }
 
-    /// Calls [`Observer::trained`] after every `steps` steps and after the last; the default is a twentieth of all steps.
+    /// Calls [`Observer::trained`] after every `steps` steps and after the last; the default is a twentieth of all steps. In mode
+    /// local, the next greater number of steps that is one of whole rounds.
     pub fn record_every(&mut self, steps: u64) {
-        self.record = steps.max(1);
+        self.record = self.in_rounds(steps.max(1));
+    }
+
+    /// The interval in steps at which something happens that is to happen after every `steps` steps: in mode local, that of whole
+    /// rounds.
+    #[doc(hidden)]
+    pub fn in_rounds(&self, steps: u64) -> u64 {
+        in_rounds(&self.sections.train, steps)
     }
 
     /// Enables calls of [`Observer::weights`]: after each evaluation, or each tenth of all steps, and after the last.
     pub fn report_weights(&mut self) {
-        let tenth = (self.steps / 10).max(1);
+        let tenth = self.in_rounds((self.steps / 10).max(1));
         self.weights_every =
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
@@ -529,7 +542,8 @@ impl Trainer {
         };
         // The steps that have their batches are finished first, so that the saved state is whole.
         let Error::Input(why) = unfed else { return Err(unfed) };
-        if self.folder.is_none() || self.job.steps.len() > 1 || !self.job.beside.is_empty() {
+        let is_apart = self.job.steps.len() > 1 || self.job.rounds.is_some() || !self.job.beside.is_empty();
+        if self.folder.is_none() || is_apart {
             return Err(Error::Input(why));
         }
         let last = fed.load(std::sync::atomic::Ordering::Relaxed);

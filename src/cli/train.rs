@@ -285,7 +285,8 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let outcome = async {
         // A training that continues without a lost worker does not wait for it.
         let train = &command.trainer.sections().train;
-        let waits = !train.is_elastic() && (train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0);
+        let is_apart = matches!(train.mode, UpdateMode::Async | UpdateMode::Local) || train.backup > 0;
+        let waits = !train.is_elastic() && (train.workers <= 1 || !is_apart);
         let is_guarded = waits && matches!(reached, Reached::Mesh { .. });
         let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
@@ -419,7 +420,7 @@ impl Command {
         };
         let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.data, &options);
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
-        let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
+        let report = trainer.in_rounds(args.report.unwrap_or((trainer.steps() / 20).max(1)));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
         // Steps of workers that do not wait for each other return to this process for each point.
         let is_recorded = !args.record.no_record && trainer.sections().train.mode != UpdateMode::Async;

@@ -3,7 +3,7 @@
 
 use meshtf_tensor::failure::{Failure, Stage};
 use meshtf_tensor::{Data, Tensor};
-use meshtf_train::job::{CHECK, CHECK_GRADIENT};
+use meshtf_train::job::{CHECK, CHECK_DIFFERENCE, CHECK_GRADIENT};
 use meshtf_train::numerics::FiniteCheck;
 
 use super::answers::ancestors;
@@ -26,6 +26,13 @@ impl Trainer {
         let what = match () {
             () if is_by(CHECK) => "the loss",
             () if is_by(CHECK_GRADIENT) => "a gradient",
+            () if is_by(CHECK_DIFFERENCE) => {
+                let what = failure.message.split(':').next().unwrap_or_default();
+                return Error::NotFinite(format!(
+                    "{what} after step {step}: a gradient was NaN or infinite, though the loss was not; {WITH} which node made \
+                     it. A lower rate, clip_norm or other first values may help"
+                ));
+            }
             () => {
                 return self
                     .saved_before(session, Failure { stage: Stage::InStep(step), ..failure }, step, worker)
@@ -87,6 +94,7 @@ impl Trainer {
         let is_whole = self.folder.is_some()
             && step > 1
             && self.job.steps.len() == 1
+            && self.job.rounds.is_none()
             && self.job.beside.is_empty()
             && self.counted(session).await? == step.saturating_sub(1);
         if is_whole {
@@ -105,7 +113,8 @@ impl Trainer {
         let mut feeds = self.beside_batches();
         for (i, names) in numerics.taken.iter().enumerate() {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
-            let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };
+            let is_own = is_shared && self.job.rounds.is_none() || i == worker;
+            let Some(own) = own.filter(|_| is_own) else { continue };
             let tensors = self.taken(session, 0, &self.examples, own, Some(epoch)).await?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {

@@ -5,6 +5,7 @@ mod fed;
 mod fits;
 mod images;
 mod kept;
+mod local;
 mod on_workers;
 mod windows;
 
@@ -68,8 +69,10 @@ async fn running_averages_are_kept_and_evaluated_with() {
         (2, 1, UpdateMode::Sync, 4),
         (2, 0, UpdateMode::Mirrored, 4),
         (2, 1, UpdateMode::Async, 8),
+        (2, 0, UpdateMode::Local, 4),
     ] {
-        let mut sections = sections(8, steps);
+        // In mode local, both take a whole batch in a step.
+        let mut sections = sections(if mode == UpdateMode::Local { rows } else { 8 }, steps);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
         let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
         let (_cluster, session) = session(&trainer).await;
@@ -183,6 +186,7 @@ fn what_counts_a_step_waits_for_its_averages() {
         (2, 1, UpdateMode::Sync, 1, 2),
         (2, 0, UpdateMode::Mirrored, 2, 4),
         (2, 1, UpdateMode::Async, 2, 2),
+        (2, 0, UpdateMode::Local, 2, 2),
     ] {
         let mut sections = sections(4, 1);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);

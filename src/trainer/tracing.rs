@@ -25,13 +25,19 @@ impl Traces {
         Traces { steps, devices: Vec::new() }
     }
 
-    fn add(&mut self, traces: Vec<DeviceTrace>) {
+    pub fn add(&mut self, traces: Vec<DeviceTrace>) {
         for own in traces {
             match self.devices.iter_mut().find(|known| known.device == own.device) {
                 Some(known) => known.nodes.extend(own.nodes),
                 None => self.devices.push(own),
             }
         }
+    }
+
+    /// Reports them, once the last step is done.
+    pub fn report(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let Range { start, end } = self.steps;
+        Ok(observer.traced(start + 1, end - start, std::mem::take(&mut self.devices))?)
     }
 }
 
@@ -97,8 +103,7 @@ impl Trainer {
         if step + count < traces.steps.end {
             return Ok(count);
         }
-        let Range { start, end } = traces.steps;
-        observer.traced(start + 1, end - start, std::mem::take(&mut traces.devices))?;
+        traces.report(observer)?;
         Ok(count)
     }
 }

@@ -1,0 +1,311 @@
+//! Trainings in mode local, compared with the same computed here, number by number.
+
+use meshtf_train::file::{Exchange, LocalSection};
+use meshtf_train::{Initializer, Schedule};
+
+use super::*;
+
+const WIDTH: usize = 300;
+const WORKERS: usize = 2;
+
+/// A loss of half the squared distance of `w` from each example: its gradient is the distance. With the elements 1 to 2 apart, the
+/// last block of bytes is not full.
+fn distances(width: usize) -> Graph {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(width)]);
+    let w = m.variable("w", [width], Initializer::Zeros);
+    let loss = (w - x).square().mean() * (width as f32 / 2.0);
+    loss.named("loss");
+    m.finish().unwrap()
+}
+
+/// An example for each batch of each worker.
+fn targets(width: usize, count: usize) -> Vec<Vec<f32>> {
+    let of = |example: usize, k: usize| ((example * 7 + k * 3) % 11) as f32 * 0.25 - 1.0;
+    (0..count).map(|example| (0..width).map(|k| of(example, k)).collect()).collect()
+}
+
+fn trainer(width: usize, steps: u64, local: LocalSection, change: impl FnOnce(&mut Sections, &mut Options)) -> Trainer {
+    let mut sections = sections(1, steps);
+    (sections.train.workers, sections.train.mode, sections.train.local) = (WORKERS, UpdateMode::Local, local);
+    sections.train.training.rate = Schedule::Constant(0.1);
+    let mut options = Options::default();
+    change(&mut sections, &mut options);
+    let rows = targets(width, 16);
+    let x = Tensor::from_vec([rows.len(), width], rows.concat());
+    let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
+    Trainer::new(distances(width), sections, examples, &options).unwrap()
+}
+
+async fn fetched(session: &Session, name: &str) -> Vec<f32> {
+    session.run().fetch(name).await.unwrap()[0].slice::<f32>().unwrap().to_vec()
+}
+
+/// The numbers of a training, in float64: by the formulas of the paper and, with `bytes`, by the blocks of the documentation.
+struct Expected {
+    anchor: Vec<f64>,
+    /// The mean loss of the steps of each round.
+    losses: Vec<f64>,
+    /// The most that was not sent after any round.
+    most_kept: f64,
+}
+
+fn expected(width: usize, steps: usize, local: LocalSection, bytes: bool) -> Expected {
+    let rows = targets(width, 16);
+    let (mut anchor, mut velocity) = (vec![0f64; width], vec![0f64; width]);
+    let mut kept = vec![vec![0f64; width]; WORKERS];
+    let (mut done, mut losses, mut most_kept) = (0, Vec::new(), 0f64);
+    while done < steps {
+        let count = (local.steps as usize).min(steps - done);
+        let (mut mean, mut loss) = (vec![0f64; width], 0.0);
+        for (worker, kept) in kept.iter_mut().enumerate() {
+            let mut own = anchor.clone();
+            for step in done..done + count {
+                // A step takes two examples, in their order.
+                let x = &rows[(step * WORKERS + worker) % rows.len()];
+                for (w, x) in own.iter_mut().zip(x) {
+                    let distance = *w - f64::from(*x);
+                    loss += distance * distance / 2.0;
+                    *w -= 0.1 * distance;
+                }
+            }
+            let difference: Vec<f64> =
+                anchor.iter().zip(&own).zip(&*kept).map(|((before, now), kept)| before - now + kept).collect();
+            let sent = if bytes { in_bytes(&difference) } else { difference.clone() };
+            for k in 0..width {
+                kept[k] = difference[k] - sent[k];
+                most_kept = most_kept.max(kept[k].abs());
+                mean[k] += sent[k] / WORKERS as f64;
+            }
+        }
+        for k in 0..width {
+            velocity[k] = local.momentum * velocity[k] + mean[k];
+            anchor[k] -= local.rate * (mean[k] + local.momentum * velocity[k]);
+        }
+        losses.push(loss / (count * WORKERS) as f64);
+        done += count;
+    }
+    Expected { anchor, losses, most_kept }
+}
+
+/// What arrives of numbers that are sent in bytes: 300 of them in two blocks of 150.
+fn in_bytes(numbers: &[f64]) -> Vec<f64> {
+    let block = |block: &[f64]| {
+        let scale = block.iter().fold(0f64, |most, number| most.max(number.abs())) / 127.0;
+        block.iter().map(|number| (number / scale).round() * scale).collect::<Vec<f64>>()
+    };
+    numbers.chunks(150).flat_map(block).collect()
+}
+
+/// The recorded losses, by step.
+#[derive(Default)]
+struct Losses(Vec<(u64, f64)>);
+
+impl Observer for Losses {
+    fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
+        self.0.push((step, values[0]));
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rounds_are_those_of_the_formula_on_all_workers() {
+    let int8 = LocalSection { steps: 3, ..LocalSection::default() };
+    let float = LocalSection { exchange: Exchange::Float32, ..int8 };
+    for (width, steps, local, bytes) in [
+        // One weight is sent as it is; the last round has one step.
+        (1, 10, int8, false),
+        (WIDTH, 10, float, false),
+        (WIDTH, 12, LocalSection { rate: 1.0, momentum: 0.0, steps: 1, ..float }, false),
+        (WIDTH, 10, int8, true),
+        (WIDTH, 7, LocalSection { steps: 50, ..int8 }, true),
+    ] {
+        let trainer = trainer(width, steps, local, |_, _| {});
+        let (_cluster, session) = session(&trainer).await;
+        let mut losses = Losses::default();
+        assert_eq!(trainer.run(&session, &mut losses).await.unwrap().step, steps);
+        let wanted = expected(width, steps as usize, local, bytes);
+        let got = fetched(&session, "w").await;
+        let far =
+            got.iter().zip(&wanted.anchor).map(|(got, wanted)| (f64::from(*got) - wanted).abs()).fold(0.0, f64::max);
+        // A number between two bytes may be rounded in either direction: half a byte's part of the greatest difference.
+        assert!(far < if bytes { 2e-2 } else { 1e-5 }, "{local:?}: {far}");
+        for copy in ["replica_1/w", "w/Anchor", "replica_1/w/Anchor"] {
+            assert_eq!(fetched(&session, copy).await, got, "{copy}");
+        }
+        assert_eq!(fetched(&session, "w/OuterMomentum").await, fetched(&session, "replica_1/w/OuterMomentum").await);
+        let round = local.steps.min(steps);
+        let ends = (1..).map(|round| (round * local.steps).min(steps)).take(losses.0.len());
+        assert_eq!(losses.0.iter().map(|(step, _)| *step).collect::<Vec<u64>>(), ends.collect::<Vec<u64>>(), "{round}");
+        for ((_, got), wanted) in losses.0.iter().zip(&wanted.losses) {
+            assert!((got - wanted).abs() < if bytes { 1e-2 } else { 1e-4 } * wanted.abs(), "{got}, expected {wanted}");
+        }
+        if bytes {
+            assert!(wanted.most_kept > 0.0);
+            let rest = fetched(&session, "replica_1/w/Residual").await;
+            assert!(
+                rest.iter().any(|&rest| rest != 0.0) && rest.iter().all(|rest| f64::from(rest.abs()) < 0.02),
+                "{rest:?}"
+            );
+        }
+    }
+}
+
+/// With what was not sent kept, bytes lead to the minimum, the mean of the examples, as closely as float32 does.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_lead_where_float32_leads() {
+    let rows = targets(WIDTH, 16);
+    let mean: Vec<f32> = (0..WIDTH).map(|k| rows.iter().map(|row| row[k]).sum::<f32>() / rows.len() as f32).collect();
+    let mut distances = Vec::new();
+    for exchange in [Exchange::Float32, Exchange::Int8] {
+        let local = LocalSection { steps: 8, exchange, momentum: 0.5, ..LocalSection::default() };
+        let trainer = trainer(WIDTH, 800, local, |sections, _| {
+            // Falls, so that the last steps are small.
+            let rates = Schedule::Exponential { rate: 0.2, factor: 0.5, every: 100, staircase: false };
+            sections.train.training.rate = rates;
+        });
+        let (_cluster, session) = session(&trainer).await;
+        trainer.run(&session, &mut ()).await.unwrap();
+        let w = fetched(&session, "w").await;
+        distances.push(w.iter().zip(&mean).map(|(w, mean)| (w - mean).abs()).fold(0f32, f32::max));
+    }
+    let [float, bytes] = distances[..] else { panic!("two") };
+    assert!(float < 0.02 && bytes < 0.02, "{float} {bytes}");
+}
+
+/// The state has all that the next rounds depend on: what each worker has not sent, and its slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_continues_as_if_it_had_not_stopped() {
+    let folder = TempDir::new().unwrap();
+    let local = LocalSection { steps: 4, ..LocalSection::default() };
+    let state = |run: &str| std::fs::read(folder.child(run).join("step-000000000020.safetensors")).unwrap();
+    let ended = async |run: &str, steps: u64, resume: bool| {
+        let trainer = trainer(WIDTH, steps, local, |sections, options| {
+            sections.train.training.optimizer = Optimizer::ADAM;
+            sections.train.training.average = Some(0.5);
+            (options.checkpoint, options.resume) = (Some(folder.child(run)), resume);
+        });
+        let (_cluster, session) = session(&trainer).await;
+        trainer.run(&session, &mut ()).await.unwrap()
+    };
+    ended("whole", 20, false).await;
+    ended("broken", 12, false).await;
+    assert_eq!(ended("broken", 20, true).await, Ended { start: 12, step: 20, how: How::Done });
+    assert!(state("whole") == state("broken"));
+    // The average of the anchors, one for each round, begins with their first values.
+    let trainer = trainer(1, 4, local, |sections, _| sections.train.training.average = Some(0.75));
+    let (_cluster, session) = session(&trainer).await;
+    trainer.run(&session, &mut ()).await.unwrap();
+    let (w, average) = (fetched(&session, "w").await, fetched(&session, "w/ExponentialMovingAverage").await);
+    assert!((average[0] - 0.25 * w[0]).abs() < 1e-6, "{average:?}");
+}
+
+/// Saves, evaluations and reports come between two rounds, and the end wherever it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_else_waits_for_the_end_of_a_round() {
+    let folder = TempDir::new().unwrap();
+    let local = LocalSection { steps: 4, ..LocalSection::default() };
+    let at = folder.child("run");
+    let mut trainer = trainer(1, 22, local, |sections, options| {
+        (options.checkpoint, options.every, options.keep) = (Some(at.clone()), Some(Every::Steps(6)), 9);
+        options.trace = true;
+        sections.data.hold_out = 0.25;
+        sections.evaluate = Some(EvaluateSection { every: 3, ..EvaluateSection::default() });
+    });
+    trainer.record_every(5);
+    let (_cluster, session) = session(&trainer).await;
+    #[derive(Default)]
+    struct Seen {
+        trained: Vec<u64>,
+        evaluated: Vec<u64>,
+        traced: Vec<(u64, u64, bool)>,
+    }
+    impl Observer for Seen {
+        fn trained(&mut self, step: u64, _: &[f64]) -> Observed {
+            self.trained.push(step);
+            Ok(())
+        }
+        fn evaluated(&mut self, step: u64, _: &Evaluated) -> Observed {
+            self.evaluated.push(step);
+            Ok(())
+        }
+        fn traced(&mut self, first: u64, count: u64, traces: Vec<meshtf_graph::trace::DeviceTrace>) -> Observed {
+            let is_whole = traces.len() == WORKERS && traces.iter().all(|own| own.nodes.len() >= 4);
+            self.traced.push((first, count, is_whole));
+            Ok(())
+        }
+    }
+    let mut seen = Seen::default();
+    trainer.run(&session, &mut seen).await.unwrap();
+    assert_eq!(seen.trained, [8, 16, 22]);
+    assert_eq!(seen.evaluated, [4, 8, 12, 16, 20, 22]);
+    assert_eq!(seen.traced, [(11, 4, true)]);
+    let states = stored::states(&at).unwrap();
+    let names: Vec<_> = states.iter().map(|state| state.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(names, [8, 16, 22].map(|step| format!("step-{step:012}")));
+    // A training that is continued after a round that its end had cut short begins with the rest of one.
+    let trainer = self::trainer(1, 30, local, |sections, options| {
+        (options.checkpoint, options.resume) = (Some(at.clone()), true);
+        sections.data.hold_out = 0.25;
+    });
+    let mut seen = Seen::default();
+    assert_eq!(trainer.run(&session, &mut seen).await.unwrap().step, 30);
+    assert_eq!(seen.trained, [24, 28, 30]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_are_not_finite_end_it() {
+    // The gradient of a root is infinite at 0, where the loss is finite.
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(1)]);
+    let w = m.variable("w", [1], Initializer::Zeros);
+    (x * w).square().sqrt().mean().named("loss");
+    let root = m.finish().unwrap();
+    let loss = "the loss is NaN or infinite in step 2";
+    for (graph, rate, steps, checks, whys) in [
+        // After the first step the loss of the second is too large for a float32.
+        (distances(1), 3e38, 8, false, [loss, "which node made it"]),
+        (distances(1), 3e38, 8, true, [loss, "the first node"]),
+        (root.clone(), 0.1, 8, true, ["a gradient is NaN or infinite in step 1", "the first node"]),
+        (root.clone(), 0.1, 8, false, [loss, "which node made it"]),
+        // No further loss says so.
+        (root, 0.1, 1, false, ["w is not finite after step 1", "a gradient was NaN"]),
+    ] {
+        let mut sections = sections(1, steps);
+        (sections.train.workers, sections.train.mode) = (WORKERS, UpdateMode::Local);
+        sections.train.training.rate = Schedule::Constant(rate);
+        let x = Tensor::from_vec([2, 1], vec![-1f32; 2]);
+        let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
+        let options = Options { check_numerics: checks, ..Options::default() };
+        let trainer = Trainer::new(graph, sections, examples, &options).unwrap();
+        let (_cluster, session) = session(&trainer).await;
+        let error = trainer.run(&session, &mut ()).await.unwrap_err();
+        assert!(matches!(error, Error::NotFinite(_)), "{error}");
+        assert!(whys.iter().all(|why| error.to_string().contains(why)), "{error}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_mode_is_refused() {
+    let refused = |change: &dyn Fn(&mut Sections)| {
+        let mut sections = sections(4, 8);
+        (sections.train.workers, sections.train.mode) = (2, UpdateMode::Local);
+        change(&mut sections);
+        let rows = targets(1, 16);
+        let x = Tensor::from_vec([rows.len(), 1], rows.concat());
+        let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
+        Trainer::new(distances(1), sections, examples, &Options::default()).unwrap_err().to_string()
+    };
+    for (change, why) in [
+        (&(|one: &mut Sections| one.train.local.steps = 0) as &dyn Fn(&mut Sections), "a round of 0 local steps"),
+        (&|one| one.train.local.steps = 5000, "expected 1 to 4096"),
+        (&|one| one.train.local.rate = 0.0, "the outer rate is 0"),
+        (&|one| one.train.local.momentum = 1.0, "the outer momentum is 1"),
+        (&|one| one.train.fewest = Some(1), "no worker comes or goes"),
+        // Each worker takes whole batches.
+        (&|one| one.data.batch = 9, "18"),
+    ] {
+        let said = refused(change);
+        assert!(said.contains(why), "{said}");
+    }
+}
