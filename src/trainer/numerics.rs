@@ -27,7 +27,7 @@ impl Trainer {
             () if is_by(CHECK) => "the loss",
             () if is_by(CHECK_GRADIENT) => "a gradient",
             () if is_by(CHECK_DIFFERENCE) => {
-                let what = failure.message.split(':').next().unwrap_or_default();
+                let what = failure.message.split(':').next().unwrap_or_default().trim_end();
                 return Error::NotFinite(format!(
                     "{what} after step {step}: a gradient was NaN or infinite, though the loss was not; {WITH} which node made \
                      it. A lower rate, clip_norm or other first values may help"

@@ -14,7 +14,7 @@ fn distances(width: usize) -> Graph {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(width)]);
     let w = m.variable("w", [width], Initializer::Zeros);
-    let loss = (w - x).square().mean() * (width as f32 / 2.0);
+    let loss = (w - x).square().mean() * (width as f64 / 2.0);
     loss.named("loss");
     m.finish().unwrap()
 }
