@@ -1,6 +1,9 @@
 //! Trainings in mode local, compared with the same computed here, number by number.
 
+use meshtf_graph::plan::{PlanOptions, Signature, plan};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind};
 use meshtf_train::file::{Exchange, LocalSection};
+use meshtf_train::job::StepNodes;
 use meshtf_train::{Initializer, Schedule};
 
 use super::*;
@@ -283,6 +286,49 @@ async fn numbers_that_are_not_finite_end_it() {
         assert!(matches!(error, Error::NotFinite(_)), "{error}");
         assert!(whys.iter().all(|why| error.to_string().contains(why)), "{error}");
     }
+}
+
+/// The bytes between tasks, by the plans of all that runs: of as many examples, those of mode local are at most a hundredth of those
+/// of mode sync.
+#[test]
+fn differences_are_a_hundredth_of_gradients_and_values() {
+    let m = Model::new();
+    let (x, y) = (m.placeholder("x", DType::F32, [None, Some(64)]), m.placeholder("y", DType::I32, [None]));
+    x.dense("hidden", 64).relu().dense("logits", 10).sparse_cross_entropy(&y).mean().named("loss");
+    let graph = m.finish().unwrap();
+    let sent = |train: &dyn Fn(&mut Sections)| {
+        let mut sections = sections(1, 100);
+        train(&mut sections);
+        let x = Tensor::from_vec([4, 64], vec![0.5f32; 256]);
+        let y = Tensor::vector(vec![1i32; 4]);
+        let examples = Examples::new(vec![("x".to_owned(), x), ("y".to_owned(), y)]).unwrap();
+        let trainer = Trainer::new(graph.clone(), sections, examples, &Options::default()).unwrap();
+        let devices: Vec<DeviceFacts> =
+            trainer.tasks().iter().map(|task| DeviceFacts::unknown(task.device(DeviceKind::Cpu, 0))).collect();
+        let options = PlanOptions { default_device: devices[0].name.clone(), soft_placement: true, by_cost: None };
+        let rounds = trainer.job.rounds.as_ref();
+        let of_run = |nodes: &StepNodes, fetches: bool| -> u64 {
+            let fetches = nodes.fetches().into_iter().filter(|_| fetches).map(str::to_owned).collect();
+            let feeds = rounds.filter(|_| nodes.run == trainer.job.steps[0].run).map(|rounds| rounds.counts.clone());
+            let signature = Signature {
+                feeds: feeds.unwrap_or_default(),
+                fetches,
+                targets: vec![nodes.run.clone()],
+                ..Signature::default()
+            };
+            let plan = plan(trainer.graph(), &devices, &signature, &options).unwrap();
+            plan.transfers.iter().map(|transfer| transfer.bytes.unwrap_or(0)).sum()
+        };
+        let local: u64 = rounds.into_iter().flat_map(|rounds| &rounds.local).map(|nodes| of_run(nodes, false)).sum();
+        (local, of_run(&trainer.job.steps[0], true))
+    };
+    let (_, sync) = sent(&|one| (one.train.workers, one.train.ps, one.data.batch) = (2, 1, 4));
+    let (steps, round) = sent(&|one| (one.train.workers, one.train.mode, one.data.batch) = (2, UpdateMode::Local, 2));
+    // The gradients of 4,810 weights to the ps, and their values to the workers.
+    assert!((4 * 4 * 4810..4 * 4 * 4810 + 100).contains(&sync), "{sync}");
+    // A byte for each weight in both directions, with 19 scales, and the loss.
+    assert!(steps == 0 && (2 * 4810..2 * (4810 + 19 * 5) + 100).contains(&round), "{steps} {round}");
+    assert!(round * 100 <= sync * LocalSection::default().steps);
 }
 
 #[test]
