@@ -65,8 +65,8 @@ fn compared(name: &str, graph: &str, (sync, local, most): (Changes, Changes, f64
     assert!(is >= was - 0.01, "{is}, and {was} in mode sync");
 }
 
-/// Of these small variables, all differences are a three-hundredth of the gradients and values (`src/trainer/tests/local.rs`); the
-/// rest is the indices of the examples, and messages about steps.
+/// Of these small variables, all differences are a three-hundredth of the gradients and values (`src/trainer/tests/local.rs`);
+/// the rest is the indices of the examples, and messages about steps.
 #[test]
 fn digits_are_told_apart_by_few_bytes() {
     let graph = std::fs::read_to_string(project("examples/train/digits.json")).unwrap();
@@ -108,9 +108,9 @@ fn a_transformer_takes_a_hundredth_of_the_bytes() {
             "accuracy": {"op": "Mean", "inputs": ["ones", 0]}},
         "data": {"feed": {"x": {"on_workers": "digits.npy", "scale": 0.0625}, "y": {"on_workers": "digits_labels.npy"}},
             "batch": 32, "shuffle": 4, "hold_out": 0.2},
-        "train": {"loss": "loss", "optimizer": "adam", "rate": 0.003, "epochs": 6},
-        "evaluate": {"epochs": 6, "metrics": ["accuracy"]}}"#;
-    let rounds = r#""rate": 0.005, "workers": 2, "mode": "local", "local": {"steps": 22, "momentum": 0.5}"#;
+        "train": {"loss": "loss", "optimizer": "adam", "rate": 0.003, "epochs": 8},
+        "evaluate": {"epochs": 8, "metrics": ["accuracy"]}}"#;
+    let rounds = r#""rate": 0.005, "workers": 2, "mode": "local", "local": {"steps": 44, "momentum": 0.5}"#;
     let local = [(r#""rate": 0.003"#, rounds), (r#""batch": 32"#, r#""batch": 16"#)];
     compared("transformer.json", graph, (&[(r#""rate": 0.003"#, &format!(r#""rate": 0.003, {SYNC}"#))], &local, 0.01));
 }

@@ -11,8 +11,7 @@ use super::*;
 const WIDTH: usize = 300;
 const WORKERS: usize = 2;
 
-/// A loss of half the squared distance of `w` from each example: its gradient is the distance. With the elements 1 to 2 apart, the
-/// last block of bytes is not full.
+/// A loss of half the squared distance of `w` from each example: its gradient is the distance.
 fn distances(width: usize) -> Graph {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(width)]);
@@ -91,7 +90,7 @@ fn expected(width: usize, steps: usize, local: LocalSection, bytes: bool) -> Exp
     Expected { anchor, losses, most_kept }
 }
 
-/// What arrives of numbers that are sent in bytes: 300 of them in two blocks of 150.
+/// The numbers that arrive if these are sent in bytes: 300 of them in two blocks of 150.
 fn in_bytes(numbers: &[f64]) -> Vec<f64> {
     let block = |block: &[f64]| {
         let scale = block.iter().fold(0f64, |most, number| most.max(number.abs())) / 127.0;
@@ -288,8 +287,8 @@ async fn numbers_that_are_not_finite_end_it() {
     }
 }
 
-/// The bytes between tasks, by the plans of all that runs: of as many examples, those of mode local are at most a hundredth of those
-/// of mode sync.
+/// The bytes between tasks, by the plans of all that runs: for as many examples, those of mode local are at most a hundredth of
+/// those of mode sync.
 #[test]
 fn differences_are_a_hundredth_of_gradients_and_values() {
     let m = Model::new();

@@ -113,7 +113,7 @@ fn quantized(g: &mut GraphBuilder, workers: &[Worker], differences: &[Vec<Output
     let mut sizes: Vec<usize> = workers[0].trained.iter().map(|one| one.shape.elements().unwrap_or(0)).collect();
     let elements: usize = sizes.iter().sum();
     let blocks = Blocks::of(elements);
-    // What fills up the last block is dropped at the end.
+    // The elements that fill up the last block are dropped at the end.
     sizes.extend(Some(blocks.count * blocks.size - elements).filter(|&rest| rest > 0));
     let mut sent = Vec::with_capacity(workers.len());
     for (worker, own) in workers.iter().zip(differences) {

@@ -20,12 +20,12 @@ use crate::clip::clipped;
 use crate::file::TrainSection;
 use crate::minimize::{Applied, gradients};
 
-/// The suffixes of the names of what a worker has in addition, after the variable's.
+/// The suffixes of the names of the variables that a worker has in addition, after the variable's.
 const ANCHOR: &str = "/Anchor";
 const MOMENTUM: &str = "/OuterMomentum";
 const RESIDUAL: &str = "/Residual";
 
-/// What a worker has for the outer updates, by trained variable.
+/// The variables of a worker for the outer updates, by trained variable.
 pub(super) struct Worker {
     /// The variables that its steps change.
     pub trained: Vec<Variable>,
@@ -33,7 +33,7 @@ pub(super) struct Worker {
     pub anchors: Vec<Variable>,
     /// The momenta of the outer update.
     pub momenta: Vec<Variable>,
-    /// What it has not sent of its differences yet: none if they are sent as they are.
+    /// The rest of its differences that it has not sent yet: none if they are sent as they are.
     pub residuals: Vec<Variable>,
     /// The moving averages of the anchors, if this is the first worker and averages are kept.
     pub averages: Vec<Variable>,

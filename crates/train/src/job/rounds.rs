@@ -1,9 +1,9 @@
 //! The rounds of a local training: the steps of the workers, and the outer update after them.
 //!
 //! The steps of each worker are a run of their own, and so are the outer updates. They wait for each other on each worker alone,
-//! by two queues: a step gives a token when it is made, of which the outer update takes as many as the round has steps; and a step
-//! takes one of those that an update gives. Between two rounds there is one less than a round has steps, so the last step of a
-//! round ends once the update is made. Nothing but differences, losses and metrics travels between workers, once in a round.
+//! by two queues: a step gives a token when it is made, of which the outer update takes as many as the round has steps; and a
+//! step takes one of those that an update gives. Between two rounds there is one less than a round has steps, so the last step
+//! of a round ends once the update is made. Nothing but differences, losses and metrics travels between workers, once in a round.
 
 use meshtf_graph::variable::ops::{binary, cast, on, scalar};
 use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable, read};
@@ -160,8 +160,8 @@ fn step(g: &mut GraphBuilder, i: usize, worker: &Worker, team: &Team, sums: &[Va
     })
 }
 
-/// Adds the end of a step on each device of a worker that has variables: it begins its part of the next step when it has done that
-/// of this one.
+/// Adds the end of a step on each device of a worker that has variables: it begins its part of the next step when it has done
+/// that of this one.
 fn ended(g: &mut GraphBuilder, homes: &[String], home: &str, end: Output) -> Result<Output> {
     let mut ends = vec![end];
     for other in homes.iter().filter(|other| *other != home) {

@@ -131,7 +131,7 @@ fn local_steps_stay_on_their_worker() {
             }
         }
     }
-    // What travels in a round: to each worker the bytes and scales of the others, and to the first the losses, the metrics, and
+    // In a round these travel: to each worker the bytes and scales of the others, and to the first the losses, the metrics, and
     // word of the end.
     let mut between = Vec::new();
     for (id, node) in job.graph.nodes().filter(|(_, node)| !node.name.contains("restore") && !node.device.is_empty()) {
