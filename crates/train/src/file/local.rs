@@ -32,7 +32,7 @@ impl Default for LocalSection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exchange {
     /// A byte for each element, and a float32 for each block of up to 256: the rest is sent with the difference of the next
-    /// round. As float32 where that is not larger.
+    /// round. As float32 where that is not larger: with 8 workers or more, and for very few weights.
     #[default]
     Int8,
     /// As they are, in float32.

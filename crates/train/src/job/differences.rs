@@ -2,7 +2,7 @@
 //!
 //! In float32, they are summed around a ring (`ring.rs`). Quantized, each worker sends its own to every other: a byte for each
 //! element, and a float32 for each block of them, by which the largest element is 127. What rounding took away is kept and added
-//! to the difference of the next round, so that nothing is lost but time (error feedback: Karimireddy et al., 2019,
+//! to the difference of the next round: it is sent later, and never lost (error feedback: Karimireddy et al., 2019,
 //! arXiv:1901.09847). All workers add up the same bytes in the same order.
 
 use meshtf_graph::gradient::Gradient;
@@ -43,9 +43,12 @@ impl Blocks {
     }
 }
 
-/// Whether differences of so many elements are sent in int8.
-pub(super) fn is_quantized(section: &LocalSection, elements: usize) -> bool {
-    section.exchange == Exchange::Int8 && Blocks::of(elements).bytes() < elements * size_of::<f32>()
+/// Whether so many workers send differences of so many elements in int8: if that is less than float32 around the ring. Each sends
+/// its bytes to every other worker, and a `workers`-th of its elements to the next one in each of the `2 (workers - 1)` steps of
+/// the ring.
+pub(super) fn is_quantized(section: &LocalSection, elements: usize, workers: usize) -> bool {
+    let ring = 2 * elements * size_of::<f32>();
+    section.exchange == Exchange::Int8 && workers > 1 && workers * Blocks::of(elements).bytes() < ring
 }
 
 /// The mean of the differences on a worker.
@@ -65,39 +68,67 @@ pub(super) fn mean(
 ) -> Result<Vec<Mean>> {
     let mut means = match workers {
         [_] => differences.into_iter().map(|of_each| Mean { of_each, kept: Vec::new() }).collect(),
-        [first, ..] if first.residuals.is_empty() => summed(g, workers, &differences, limits)?,
+        [first, ..] if first.residuals.is_empty() => {
+            let variables: Vec<&[Variable]> = workers.iter().map(|worker| worker.trained.as_slice()).collect();
+            let means = ring_means(g, &variables, &differences, limits)?;
+            means.into_iter().map(|of_each| Mean { of_each, kept: Vec::new() }).collect()
+        }
         _ => quantized(g, workers, &differences)?,
     };
     for (worker, mean) in workers.iter().zip(&mut means) {
         for (variable, own) in worker.trained.iter().zip(&mut mean.of_each) {
-            if variable.dtype != DType::F32 {
-                *own = on(g, &variable.device, |g| cast(g, *own, variable.dtype))?;
-            }
+            *own = as_dtype_of(g, variable, *own)?;
         }
     }
     Ok(means)
 }
 
-fn summed(
+/// Adds the means of the running variables, such as the averages of a batch normalization: of their values, float32, on each
+/// worker, of the variables' dtypes there.
+pub(super) fn running_means(
     g: &mut GraphBuilder,
     workers: &[Worker],
-    differences: &[Vec<Output>],
+    values: &[Vec<Output>],
     limits: BucketLimits,
-) -> Result<Vec<Mean>> {
+) -> Result<Vec<Vec<Output>>> {
+    let variables: Vec<&[Variable]> = workers.iter().map(|worker| worker.running.as_slice()).collect();
+    if variables.len() < 2 || variables[0].is_empty() {
+        return Ok(vec![Vec::new(); workers.len()]);
+    }
+    let mut means = ring_means(g, &variables, values, limits)?;
+    for (variable, mean) in variables.into_iter().flatten().zip(means.iter_mut().flatten()) {
+        *mean = as_dtype_of(g, variable, *mean)?;
+    }
+    Ok(means)
+}
+
+fn as_dtype_of(g: &mut GraphBuilder, variable: &Variable, x: Output) -> Result<Output> {
+    match variable.dtype {
+        DType::F32 => Ok(x),
+        dtype => on(g, &variable.device, |g| cast(g, x, dtype)),
+    }
+}
+
+/// Adds the means of values, float32 of each worker's variables in their order, on each worker: by sums around a ring.
+fn ring_means(
+    g: &mut GraphBuilder,
+    variables: &[&[Variable]],
+    of_workers: &[Vec<Output>],
+    limits: BucketLimits,
+) -> Result<Vec<Vec<Output>>> {
     let float = |variable: &Variable| Variable { dtype: DType::F32, ..variable.clone() };
-    let variables: Vec<Vec<Variable>> =
-        workers.iter().map(|worker| worker.trained.iter().map(float).collect()).collect();
+    let variables: Vec<Vec<Variable>> = variables.iter().map(|own| own.iter().map(float).collect()).collect();
     let sets: Vec<Vec<Gradient>> =
-        differences.iter().map(|own| own.iter().copied().map(Gradient::Dense).collect()).collect();
+        of_workers.iter().map(|own| own.iter().copied().map(Gradient::Dense).collect()).collect();
     let sums = all_reduce(g, &variables, &sets, limits)?;
-    let mut means = Vec::with_capacity(workers.len());
-    for (variables, sums) in variables.iter().zip(sums) {
+    let mut means = Vec::with_capacity(variables.len());
+    for (own, sums) in variables.iter().zip(sums) {
         let mut of_each = Vec::with_capacity(sums.len());
-        for (variable, sum) in variables.iter().zip(sums) {
-            let share = 1.0 / workers.len() as f32;
+        for (variable, sum) in own.iter().zip(sums) {
+            let share = 1.0 / variables.len() as f32;
             of_each.push(on(g, &variable.device, |g| binary(g, "Mul", values(&sum), share))?);
         }
-        means.push(Mean { of_each, kept: Vec::new() });
+        means.push(of_each);
     }
     Ok(means)
 }
@@ -186,19 +217,24 @@ mod tests {
 
     #[test]
     fn bytes_are_sent_where_they_are_fewer() {
-        for (elements, count, size, is_fewer) in [
-            (0, 1, 0, false),
-            (1, 1, 1, false),
-            (2, 1, 2, true),
-            (256, 1, 256, true),
-            (257, 2, 129, true),
-            (1000, 4, 250, true),
+        // The most workers with which they are: of 256 elements, 7 · 260 bytes are fewer than 8 · 256, and 8 · 260 are not.
+        for (elements, count, size, most) in [
+            (0, 1, 0, 0),
+            (1, 1, 1, 0),
+            (2, 1, 2, 2),
+            (16, 1, 16, 6),
+            (256, 1, 256, 7),
+            (257, 2, 129, 7),
+            (1000, 4, 250, 7),
         ] {
             let blocks = Blocks::of(elements);
             assert_eq!((blocks.count, blocks.size), (count, size), "{elements}");
-            assert_eq!(is_quantized(&LocalSection::default(), elements), is_fewer, "{elements}");
             let float = LocalSection { exchange: Exchange::Float32, ..LocalSection::default() };
-            assert!(!is_quantized(&float, elements));
+            for workers in 1..20 {
+                let is_fewer = (2..=most).contains(&workers);
+                assert_eq!(is_quantized(&LocalSection::default(), elements, workers), is_fewer, "{elements} {workers}");
+                assert!(!is_quantized(&float, elements, workers));
+            }
         }
     }
 }

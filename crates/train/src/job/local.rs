@@ -12,7 +12,8 @@ use meshtf_tensor::failure::{Failure, Result};
 use super::differences::is_quantized;
 use super::mirrored::copies;
 use super::replicas::Replicas;
-use super::state::once;
+use super::state::kept_once;
+use super::updates::changed_in_steps;
 use super::{Beside, Kept, Made, Team, held, mean, metrics, trained_of};
 use crate::Training;
 use crate::average::add_averages;
@@ -29,7 +30,9 @@ const RESIDUAL: &str = "/Residual";
 pub(super) struct Worker {
     /// The variables that its steps change.
     pub trained: Vec<Variable>,
-    /// Their values after the last outer update.
+    /// The other variables of floats that its steps change, such as the running averages of a batch normalization.
+    pub running: Vec<Variable>,
+    /// The values of the trained variables after the last outer update.
     pub anchors: Vec<Variable>,
     /// The momenta of the outer update.
     pub momenta: Vec<Variable>,
@@ -60,23 +63,35 @@ pub(super) fn add(
     checks: bool,
 ) -> Result<(Made, Vec<Worker>)> {
     train.local.check()?;
-    if train.fewest.is_some() {
-        return Err(Failure::invalid("in mode local no worker comes or goes, so fewer than all are not enough"));
+    let refused = match train {
+        TrainSection { fewest: Some(_), .. } => "no worker comes or goes, so fewer than all are not enough",
+        TrainSection { backup: 1.., .. } => "all workers are needed: there is no backup",
+        TrainSection { ps: 1.., .. } => "each worker has all variables: there is no ps",
+        TrainSection { staleness: Some(_), .. } => {
+            "workers wait for each other after each round: there is no staleness"
+        }
+        _ => "",
+    };
+    if !refused.is_empty() {
+        return Err(Failure::invalid(format!("in mode local {refused}")));
     }
     let count = replicas.count();
     let (own, mut begun) = copies(g, graph, replicas)?;
     let chosen = trained_of(train, &own[0])?;
     let places: Vec<usize> =
         (0..own[0].len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
+    let changed = changed_in_steps(graph, train)?;
+    let is_running = |k: usize| !places.contains(&k) && own[0][k].dtype.is_float() && changed.contains(&own[0][k].name);
+    let running: Vec<usize> = (0..own[0].len()).filter(|&k| is_running(k)).collect();
     let elements = places.iter().map(|&k| own[0][k].shape.elements().unwrap_or(0)).sum();
     let mut workers = Vec::with_capacity(count);
     for (i, variables) in own.iter().enumerate() {
         let trained: Vec<Variable> = places.iter().map(|&k| variables[k].clone()).collect();
         let mut worker = Worker {
-            anchors: beside(g, &trained, ANCHOR, None)?,
-            momenta: beside(g, &trained, MOMENTUM, None)?,
-            residuals: match count > 1 && is_quantized(&train.local, elements) {
-                true => beside(g, &trained, RESIDUAL, Some(DType::F32))?,
+            anchors: zeros_for(g, &trained, ANCHOR, None)?,
+            momenta: zeros_for(g, &trained, MOMENTUM, None)?,
+            residuals: match is_quantized(&train.local, elements, count) {
+                true => zeros_for(g, &trained, RESIDUAL, Some(DType::F32))?,
                 false => Vec::new(),
             },
             averages: match train.training.average {
@@ -84,6 +99,7 @@ pub(super) fn add(
                 _ => Vec::new(),
             },
             homes: variables.iter().map(|variable| variable.device.clone()).collect(),
+            running: running.iter().map(|&k| variables[k].clone()).collect(),
             trained,
         };
         worker.homes.sort_unstable();
@@ -123,7 +139,12 @@ pub(super) fn add(
 }
 
 /// Adds a variable for each of some, of zeros, and of the same dtype unless another one is stated.
-fn beside(g: &mut GraphBuilder, variables: &[Variable], suffix: &str, dtype: Option<DType>) -> Result<Vec<Variable>> {
+fn zeros_for(
+    g: &mut GraphBuilder,
+    variables: &[Variable],
+    suffix: &str,
+    dtype: Option<DType>,
+) -> Result<Vec<Variable>> {
     let mut all = Vec::with_capacity(variables.len());
     for Variable { name, shape, device, dtype: own, .. } in variables {
         let spec = VariableSpec {
@@ -138,7 +159,8 @@ fn beside(g: &mut GraphBuilder, variables: &[Variable], suffix: &str, dtype: Opt
 }
 
 /// The state after a round, and the variables that were added for the optimizers. All copies of a variable are equal then, and
-/// equal to its anchors.
+/// equal to its anchors; those of one that steps change and that is of no floats, such as a count, are those of each worker, of
+/// which the first worker's is kept.
 fn state(
     own: &[Vec<Variable>],
     places: &[usize],
@@ -163,6 +185,6 @@ fn state(
         }
     }
     let prefixes: Vec<String> = (0..workers.len()).map(|i| replicas.prefix(i)).collect();
-    once(applied, &prefixes, &own[0], &mut kept, &mut added);
+    kept_once(applied, &prefixes, &own[0], &mut kept, &mut added);
     (kept, added)
 }

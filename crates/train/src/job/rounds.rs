@@ -3,7 +3,8 @@
 //! The steps of each worker are a run of their own, and so are the outer updates. They wait for each other on each worker alone,
 //! by two queues: a step gives a token when it is made, of which the outer update takes as many as the round has steps; and a
 //! step takes one of those that an update gives. Between two rounds there is one less than a round has steps, so the last step
-//! of a round ends once the update is made. Nothing but differences, losses and metrics travels between workers, once in a round.
+//! of a round ends once the update is made. Nothing but differences, running averages, losses and metrics
+//! travels between workers, once in a round.
 
 use meshtf_graph::variable::ops::{binary, cast, on, scalar};
 use meshtf_graph::variable::{Initializer, Variable, VariableSpec, add_variable, read};
@@ -39,6 +40,8 @@ struct Part {
     taken: Output,
     /// The differences of the trained variables, in float32.
     differences: Vec<Output>,
+    /// The values of the running variables, in float32.
+    running: Vec<Output>,
     /// The sums of the loss and the metrics over the steps of a round, and the nodes that make them 0 again.
     sums: Vec<Output>,
     reset: Vec<Output>,
@@ -74,9 +77,14 @@ pub(super) fn add(
     }
     let differences = parts.iter_mut().map(|part| std::mem::take(&mut part.differences)).collect();
     let means = g.with_scope("train/differences", |g| differences::mean(g, workers, differences, limits))?;
+    let running: Vec<Vec<Output>> = parts.iter_mut().map(|part| std::mem::take(&mut part.running)).collect();
+    let running = g.with_scope("train/running", |g| differences::running_means(g, workers, &running, limits))?;
     let mut ends = Vec::with_capacity(workers.len());
     for (i, ((worker, part), mean)) in workers.iter().zip(&parts).zip(&means).enumerate() {
         let mut done = update(g, worker, train, mean)?;
+        for (variable, &mean) in worker.running.iter().zip(&running[i]) {
+            done.push(on(g, &variable.device, |g| assign(g, variable, mean))?);
+        }
         done.extend(part.reset.iter().chain(&mean.kept));
         let home = g.device_of(part.taken);
         let given = on(g, &home, |g| {
@@ -191,6 +199,13 @@ fn part(g: &mut GraphBuilder, i: usize, worker: &Worker, home: &str, sums: &[Var
             g.op("CheckNumerics").name(CHECK_DIFFERENCE).input(difference).attr("message", message.as_str()).build()
         })?);
     }
+    let mut running = Vec::with_capacity(worker.running.len());
+    for variable in &worker.running {
+        running.push(on(g, &variable.device, |g| {
+            let value = now(g, variable)?;
+            if variable.dtype == DType::F32 { Ok(value) } else { cast(g, value, DType::F32) }
+        })?);
+    }
     let (mut values, mut reset) = (Vec::with_capacity(sums.len()), Vec::with_capacity(sums.len()));
     for sum in sums {
         on(g, &sum.device, |g| {
@@ -200,7 +215,12 @@ fn part(g: &mut GraphBuilder, i: usize, worker: &Worker, home: &str, sums: &[Var
             Ok(())
         })?;
     }
-    Ok(Part { count, taken, differences, sums: values, reset })
+    Ok(Part { count, taken, differences, running, sums: values, reset })
+}
+
+fn assign(g: &mut GraphBuilder, variable: &Variable, value: Output) -> Result<Output> {
+    let op = if variable.is_ref { "Assign" } else { "AssignVariableOp" };
+    binary(g, op, variable.handle, value)
 }
 
 /// Adds the update of a worker's anchors by the mean of all differences, after which its steps continue from these. Returns the
@@ -215,13 +235,12 @@ fn update(
     let each = worker.trained.iter().zip(&worker.anchors).zip(&worker.momenta).zip(&mean.of_each).enumerate();
     for (k, (((variable, anchor), momentum), &mean)) in each {
         let assigned = on(g, &variable.device, |g| {
-            let (rate, share) = (scalar(anchor.dtype, train.local.rate)?, scalar(anchor.dtype, train.local.momentum)?);
+            let (rate, factor) = (scalar(anchor.dtype, train.local.rate)?, scalar(anchor.dtype, train.local.momentum)?);
             let applied = g.op("ResourceApplyMomentum").name("train/outer_update").input(anchor.handle);
-            let applied = applied.input(momentum.handle).input(rate).input(mean).input(share);
+            let applied = applied.input(momentum.handle).input(rate).input(mean).input(factor);
             let applied = applied.attr("use_nesterov", true).build()?;
             let value = read(g, anchor.handle, anchor.is_ref, anchor.dtype).control(applied).build()?;
-            let assign = if variable.is_ref { "Assign" } else { "AssignVariableOp" };
-            binary(g, assign, variable.handle, value)
+            assign(g, variable, value)
         })?;
         done.push(assigned);
         if let Some(average) = worker.averages.get(k) {

@@ -85,13 +85,13 @@ pub(super) fn state(
             });
         }
     }
-    once(applied, prefixes, &shared.own[0], &mut kept, &mut added);
+    kept_once(applied, prefixes, &shared.own[0], &mut kept, &mut added);
     Ok((kept, added))
 }
 
 /// Adds what each optimizer keeps once to the state and to the added variables, unless the model has such a variable itself. All
 /// workers have the same values.
-pub(super) fn once(
+pub(super) fn kept_once(
     applied: &[Applied],
     prefixes: &[String],
     own: &[Variable],
