@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use self::curves::{Curve, Curves};
+use self::curves::{Curve, Curves, point};
 use self::log::Log;
 use self::needed::{Needed, additional};
 use self::progress::{Attempt, Plan, Progress};
@@ -43,9 +43,6 @@ use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
 use super::tuned::read_for_training;
 use super::{Exit, Outcome, Trouble};
-
-/// Maximum number of points of a curve between two printed lines.
-const BETWEEN: u64 = 20;
 
 /// The help of `--data`, which has files to train with, too.
 const DATA: &str =
@@ -108,7 +105,7 @@ pub struct Args {
     /// Number of steps in all [default: the file's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Number of steps between two prints of the loss [default: a twentieth of all]
+    /// Number of steps between two prints of the loss, in mode local of whole rounds [default: a twentieth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     report: Option<u64>,
     /// Folder for log.jsonl and a TensorBoard log with the loss, the metrics, histograms of the weights, and the graph
@@ -285,9 +282,15 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let outcome = async {
         // A training that continues without a lost worker does not wait for it.
         let train = &command.trainer.sections().train;
-        let is_apart = matches!(train.mode, UpdateMode::Async | UpdateMode::Local) || train.backup > 0;
-        let waits = !train.is_elastic() && (train.workers <= 1 || !is_apart);
-        let is_guarded = waits && matches!(reached, Reached::Mesh { .. });
+        let is_shared = train.mode != UpdateMode::Async && train.backup == 0;
+        // In mode local steps and updates are runs that wait for each other, also of one worker: a cut would hold both.
+        let waits = !train.is_elastic() && train.mode != UpdateMode::Local && (train.workers <= 1 || is_shared);
+        let is_in_mesh = matches!(reached, Reached::Mesh { .. });
+        let is_guarded = waits && is_in_mesh;
+        let is_in_vain = is_in_mesh && command.args.guard.is_asked() && command.args.guard.every(0).is_some();
+        if is_in_vain && train.mode == UpdateMode::Local {
+            warn("the steps are not guarded, as those of mode local never are");
+        }
         let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
         // The trainer itself begins with fewer workers where some may come and go.
@@ -421,11 +424,10 @@ impl Command {
         let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.data, &options);
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
         let report = trainer.in_rounds(args.report.unwrap_or((trainer.steps() / 20).max(1)));
-        let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
         // Steps of workers that do not wait for each other return to this process for each point.
         let is_recorded = !args.record.no_record && trainer.sections().train.mode != UpdateMode::Async;
         let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live() || is_recorded;
-        trainer.record_every(if is_fine { report / between } else { report });
+        trainer.record_every(if is_fine { point(report, trainer.in_rounds(1)) } else { report });
         if args.log.is_some() {
             trainer.report_weights();
         }

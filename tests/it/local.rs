@@ -148,6 +148,7 @@ fn a_training_continues_from_its_last_round_once_a_lost_worker_is_there_again() 
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     let steps = last_state(&broken);
     assert!(steps.is_multiple_of(10), "{steps}");
-    train(&whole, &["--steps", &steps.to_string()]).end().expect(0);
+    let ended = train(&whole, &["--steps", &steps.to_string(), "--guard", "5"]).end().expect(0);
+    assert!(ended.stderr.contains("the steps are not guarded, as those of mode local"), "{}", ended.stderr);
     assert!(state(&broken, steps) == state(&whole, steps), "after {steps} steps");
 }

@@ -3,6 +3,16 @@
 use meshtf::protocol::look::thin;
 use meshtf::protocol::runs::title;
 
+/// Maximum number of points of a curve between two printed lines.
+const BETWEEN: u64 = 20;
+
+/// The number of steps between two points of a curve: a part of `report`, those between two lines, which is a multiple of
+/// those of a round, and so is this.
+pub(super) fn point(report: u64, round: u64) -> u64 {
+    let rounds = report / round;
+    report / (1..=BETWEEN).rev().find(|&count| rounds.is_multiple_of(count)).unwrap_or(1)
+}
+
 /// Maximum number of points that a curve keeps. A longer one keeps every second of them, then every fourth, and so forth.
 const MAX_POINTS: usize = 4096;
 

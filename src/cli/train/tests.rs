@@ -16,6 +16,16 @@ struct Line {
     args: Args,
 }
 
+#[test]
+fn points_are_between_rounds_and_divide_the_steps_between_lines() {
+    for (report, round, expected) in
+        [(500, 1, 25), (7, 1, 1), (23, 1, 23), (500, 10, 50), (2500, 50, 250), (690, 30, 690)]
+    {
+        assert_eq!(point(report, round), expected, "{report} in rounds of {round}");
+        assert!(report.is_multiple_of(expected) && expected.is_multiple_of(round));
+    }
+}
+
 /// A classifier of points by the sign of their product, on `devices` workers.
 fn files(train: &str, data: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
