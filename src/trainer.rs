@@ -123,7 +123,8 @@ pub struct Options {
 pub enum Every {
     /// After every n steps, at least 1.
     Steps(u64),
-    /// After the first whole step, or half a second of them, that ends this long after the last time. Longer than 0.
+    /// After the first whole step, or half a second of them, that ends this long after the last time; in mode local, after the
+    /// first round, or two seconds of them. Longer than 0.
     Time(Duration),
 }
 
@@ -251,7 +252,16 @@ impl Trainer {
         let (examples, held_out) = set_apart(&graph, &sections, data, rows)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
         let order = Order::new(examples.len(), drawn, sections.data.shuffle);
-        let order = order.map_err(|failure| Error::Sections(format!("$.data: {}", failure.message)))?;
+        let order = order.map_err(|failure| {
+            let (batch, count) = (sections.data.batch, examples.len());
+            let why = match sections.train.workers {
+                workers if drawn > batch && count > 0 => format!(
+                    "{workers} workers take {batch} examples each in a step, {drawn} in all, and there are {count} to train with"
+                ),
+                _ => failure.message,
+            };
+            Error::Sections(format!("$.data: {why}"))
+        })?;
         if let Some(evaluate) = &mut sections.evaluate {
             let epochs = evaluate.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
             evaluate.every = match epochs.unwrap_or(evaluate.every) {
@@ -425,7 +435,7 @@ impl Trainer {
     }
 
     /// As [`run`](Trainer::run), until `stop` is ready: then the steps that have begun are finished, within about half a second
-    /// or one step, and the state is saved if there is a folder for it.
+    /// or one step (in mode local, two seconds of rounds or one round), and the state is saved if there is a folder for it.
     ///
     /// # Errors
     /// As [`run`](Trainer::run).

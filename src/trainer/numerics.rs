@@ -28,9 +28,14 @@ impl Trainer {
             () if is_by(CHECK_GRADIENT) => "a gradient",
             () if is_by(CHECK_DIFFERENCE) => {
                 let what = failure.message.split(':').next().unwrap_or_default().trim_end();
+                let found = match &self.numerics {
+                    None => format!("; {WITH} which node made it"),
+                    Some(_) => String::new(),
+                };
                 return Error::NotFinite(format!(
-                    "{what} after step {step}: a gradient was NaN or infinite, though the loss was not; {WITH} which node made \
-                     it. A lower rate, clip_norm or other first values may help"
+                    "{what} after step {step}, though the loss was: a gradient was NaN or infinite, or an update too \
+                     large{}{found}. A lower rate, clip_norm or other first values may help",
+                    self.saved_from_before()
                 ));
             }
             () => {
@@ -42,10 +47,7 @@ impl Trainer {
         let saved = match (self.save_before(session, step).await, &self.folder) {
             (Ok(true), _) => "; the state before it is saved".to_owned(),
             (Err(error), Some(_)) => format!("; the state before it could not be saved: {error}"),
-            (_, Some(folder)) if folder.has_states().unwrap_or(false) => {
-                "; the last saved state is from before that".to_owned()
-            }
-            _ => String::new(),
+            _ => self.saved_from_before().to_owned(),
         };
         let found = match &self.numerics {
             None if self.sections.train.backup > 0 => {
@@ -61,6 +63,14 @@ impl Trainer {
             "{what} is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
              other first values may help"
         ))
+    }
+
+    /// The hint at the last saved state, if there is one.
+    fn saved_from_before(&self) -> &'static str {
+        match &self.folder {
+            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
+            _ => "",
+        }
     }
 
     /// The failure of a step, whose state is saved first if the step changed nothing: its loss could not be computed, and no

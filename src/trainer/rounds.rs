@@ -5,7 +5,7 @@ use std::ops::Range;
 use futures::future::{try_join, try_join_all};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
-use meshtf_train::file::{TrainSection, UpdateMode};
+use meshtf_train::file::{Exchange, TrainSection, UpdateMode};
 use meshtf_train::job::Rounds;
 
 use super::steps::numbers;
@@ -19,6 +19,16 @@ pub(super) fn in_rounds(train: &TrainSection, every: u64) -> u64 {
         UpdateMode::Local => every.checked_next_multiple_of(train.local.steps.max(1)).unwrap_or(u64::MAX),
         _ => every,
     }
+}
+
+/// The mode, if it is mode local, with all that a state depends on.
+pub(super) fn described(train: &TrainSection) -> Option<String> {
+    let exchange = match train.local.exchange {
+        Exchange::Int8 => "int8",
+        Exchange::Float32 => "float32",
+    };
+    let local = format!("mode local with {} workers and exchange {exchange}", train.workers);
+    (train.mode == UpdateMode::Local).then_some(local)
 }
 
 impl Trainer {
@@ -67,7 +77,7 @@ impl Trainer {
         let (feeds, mut traces) = (self.beside_batches(), Vec::new());
         let one_by_one = traced.clone().map(|at| at..at + 1);
         let parts = std::iter::once(steps.start..traced.start).chain(one_by_one);
-        for part in parts.chain([traced.end..steps.end]).filter(|part| !part.is_empty()) {
+        for part in parts.chain(std::iter::once(traced.end..steps.end)).filter(|part| !part.is_empty()) {
             let own = session.run().feeds(&feeds).target(run);
             let ran = match traced.contains(&part.start) {
                 true => own.traced().await,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use meshtf_graph::trace::DeviceTrace;
 
-use super::evaluated::number;
 use super::lost::Workers;
+use super::steps::numbers;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
@@ -96,8 +96,7 @@ impl Trainer {
             done += 1;
             let last = step + done;
             if last.is_multiple_of(self.record) || last >= self.steps {
-                let values = ran.values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
-                observer.trained(last, &values)?;
+                observer.trained(last, &numbers(&ran.values)?)?;
             }
         }
         if step + count < traces.steps.end {

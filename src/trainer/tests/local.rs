@@ -175,6 +175,55 @@ async fn bytes_lead_where_float32_leads() {
     assert!(float < 0.02 && bytes < 0.02, "{float} {bytes}");
 }
 
+/// Differences whose greatest is 127 are sent as whole numbers. Those of a round are smaller than a half here, so by themselves
+/// none would ever be sent; with the rest of the rounds before, the sum of what is sent is always the nearest whole number of
+/// their sum.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_sent_in_a_round_is_sent_later() {
+    const ROUNDS: u64 = 7;
+    // The gradients of three workers, of variables of three and two weights, in one block.
+    let rows: [[f32; 5]; 3] =
+        [[127.0, 0.34, 0.11, -0.27, 0.23], [127.0, 0.42, -0.38, 0.23, 0.11], [127.0, -0.27, 0.34, 0.42, -0.38]];
+    let m = Model::new();
+    let (x, y) = (m.placeholder("x", DType::F32, [None, Some(3)]), m.placeholder("y", DType::F32, [None, Some(2)]));
+    let (v, w) = (m.variable("v", [3], Initializer::Zeros), m.variable("w", [2], Initializer::Zeros));
+    ((v * x).mean() * 3.0 + (w * y).mean() * 2.0).named("loss");
+    let mut sections = sections(1, ROUNDS);
+    (sections.train.workers, sections.train.mode) = (rows.len(), UpdateMode::Local);
+    sections.train.local = LocalSection { steps: 1, rate: 1.0, momentum: 0.0, exchange: Exchange::Int8 };
+    sections.train.training.rate = Schedule::Constant(1.0);
+    let of = |from: usize, to: usize| {
+        let all: Vec<f32> = rows.iter().flat_map(|row| row[from..to].iter().copied()).collect();
+        Tensor::from_vec([rows.len(), to - from], all)
+    };
+    let examples = Examples::new(vec![("x".to_owned(), of(0, 3)), ("y".to_owned(), of(3, 5))]).unwrap();
+    let trainer = Trainer::new(m.finish().unwrap(), sections, examples, &Options::default()).unwrap();
+    let (_cluster, session) = session(&trainer).await;
+    trainer.run(&session, &mut ()).await.unwrap();
+    let all = async |prefix: &str, suffix: &str| {
+        let mut all = fetched(&session, &format!("{prefix}v{suffix}")).await;
+        all.extend(fetched(&session, &format!("{prefix}w{suffix}")).await);
+        all
+    };
+    let mut wanted = [0f32; 5];
+    for (i, row) in rows.iter().enumerate() {
+        let prefix = if i == 0 { String::new() } else { format!("replica_{i}/") };
+        let rest = all(&prefix, "/Residual").await;
+        for k in 0..5 {
+            let sum = ROUNDS as f32 * row[k];
+            assert!((rest[k] - (sum - sum.round())).abs() < 1e-3, "worker {i}: {rest:?}");
+            wanted[k] -= sum.round() / rows.len() as f32;
+        }
+    }
+    for prefix in ["", "replica_1/", "replica_2/"] {
+        let got = all(prefix, "").await;
+        assert!(
+            got.iter().zip(wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-3),
+            "{got:?}, expected {wanted:?}"
+        );
+    }
+}
+
 /// The state has all that the next rounds depend on: what each worker has not sent, and its slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_continues_as_if_it_had_not_stopped() {
@@ -194,6 +243,27 @@ async fn it_continues_as_if_it_had_not_stopped() {
     ended("broken", 12, false).await;
     assert_eq!(ended("broken", 20, true).await, Ended { start: 12, step: 20, how: How::Done });
     assert!(state("whole") == state("broken"));
+    // A state of other workers or of another exchange is not taken for one of another model.
+    for (workers, mode, exchange, whys) in [
+        (
+            3,
+            UpdateMode::Local,
+            Exchange::Int8,
+            ["with 2 workers and exchange int8", "with 3 workers and exchange int8"],
+        ),
+        (2, UpdateMode::Local, Exchange::Float32, ["with 2 workers and exchange int8", "and exchange float32"]),
+        (2, UpdateMode::Mirrored, Exchange::Int8, ["saved in mode local with 2", "is of another mode"]),
+    ] {
+        let trainer = trainer(WIDTH, 40, LocalSection { exchange, ..local }, |sections, options| {
+            sections.train.training.optimizer = Optimizer::ADAM;
+            (sections.train.workers, sections.train.mode) = (workers, mode);
+            sections.data.batch = if mode == UpdateMode::Local { 1 } else { 2 };
+            (options.checkpoint, options.resume) = (Some(folder.child("whole")), true);
+        });
+        let (_cluster, session) = session(&trainer).await;
+        let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
+        assert!(whys.iter().all(|why| error.contains(why)), "{error}");
+    }
     // The average of the anchors, one for each round, begins with their first values.
     let trainer = trainer(1, 4, local, |sections, _| sections.train.training.average = Some(0.75));
     let (_cluster, session) = session(&trainer).await;
@@ -263,6 +333,10 @@ async fn numbers_that_are_not_finite_end_it() {
     let w = m.variable("w", [1], Initializer::Zeros);
     (x * w).square().sqrt().mean().named("loss");
     let root = m.finish().unwrap();
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(1)]);
+    ((x * m.variable("w", [1], Initializer::Zeros)).mean() * 4.0).named("loss");
+    let steep = m.finish().unwrap();
     let loss = "the loss is NaN or infinite in step 2";
     for (graph, rate, steps, checks, whys) in [
         // After the first step the loss of the second is too large for a float32.
@@ -271,7 +345,9 @@ async fn numbers_that_are_not_finite_end_it() {
         (root.clone(), 0.1, 8, true, ["a gradient is NaN or infinite in step 1", "the first node"]),
         (root.clone(), 0.1, 8, false, [loss, "which node made it"]),
         // No further loss says so.
-        (root, 0.1, 1, false, ["w is not finite after step 1", "a gradient was NaN"]),
+        (root, 0.1, 1, false, ["w is not finite after step 1", "which node made it"]),
+        // A finite gradient, -4, and a rate near the greatest float32.
+        (steep, 3e38, 1, true, ["w is not finite after step 1, though the loss was", "an update too large. A"]),
     ] {
         let mut sections = sections(1, steps);
         (sections.train.workers, sections.train.mode) = (WORKERS, UpdateMode::Local);
@@ -307,16 +383,19 @@ fn differences_are_a_hundredth_of_gradients_and_values() {
         let options = PlanOptions { default_device: devices[0].name.clone(), soft_placement: true, by_cost: None };
         let rounds = trainer.job.rounds.as_ref();
         let of_run = |nodes: &StepNodes, fetches: bool| -> u64 {
-            let fetches = nodes.fetches().into_iter().filter(|_| fetches).map(str::to_owned).collect();
+            let fetched = nodes.fetches().into_iter().filter(|_| fetches).map(str::to_owned).collect();
             let feeds = rounds.filter(|_| nodes.run == trainer.job.steps[0].run).map(|rounds| rounds.counts.clone());
             let signature = Signature {
                 feeds: feeds.unwrap_or_default(),
-                fetches,
+                fetches: fetched,
                 targets: vec![nodes.run.clone()],
                 ..Signature::default()
             };
             let plan = plan(trainer.graph(), &devices, &signature, &options).unwrap();
-            plan.transfers.iter().map(|transfer| transfer.bytes.unwrap_or(0)).sum()
+            // Nothing of a worker's own step travels.
+            assert!(fetches || plan.transfers.is_empty());
+            let values = plan.transfers.iter().filter(|transfer| transfer.dtype.is_some());
+            values.map(|transfer| transfer.bytes.unwrap_or_else(|| panic!("{transfer:?} is of unknown shape"))).sum()
         };
         let local: u64 = rounds.into_iter().flat_map(|rounds| &rounds.local).map(|nodes| of_run(nodes, false)).sum();
         (local, of_run(&trainer.job.steps[0], true))
@@ -348,7 +427,10 @@ fn what_does_not_fit_the_mode_is_refused() {
         (&|one| one.train.local.momentum = 1.0, "the outer momentum is 1"),
         (&|one| one.train.fewest = Some(1), "no worker comes or goes"),
         // Each worker takes whole batches.
-        (&|one| one.data.batch = 9, "18"),
+        (&|one| one.data.batch = 9, "2 workers take 9 examples each in a step, 18 in all, and there are 16"),
+        (&|one| one.train.backup = 1, "in mode local all workers are needed"),
+        (&|one| one.train.ps = 1, "in mode local each worker has all variables"),
+        (&|one| one.train.staleness = Some(2), "there is no staleness"),
     ] {
         let said = refused(change);
         assert!(said.contains(why), "{said}");
