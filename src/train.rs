@@ -189,6 +189,30 @@ pub use meshtf_train::file::DataSource;
 /// ```
 #[doc(inline)]
 pub use meshtf_train::file::EvaluateSection;
+/// The form in which workers send differences in mode local.
+///
+/// ```
+/// use meshtf::train::{Exchange, LocalSection};
+///
+/// assert_eq!(LocalSection::default().exchange, Exchange::Int8);
+/// ```
+#[doc(inline)]
+pub use meshtf_train::file::Exchange;
+/// The rounds of mode local.
+///
+/// ```
+/// use meshtf::train::{Exchange, LocalSection, Optimizer, Sections, Training, UpdateMode};
+///
+/// let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.001), 32);
+/// (sections.train.workers, sections.train.mode) = (4, UpdateMode::Local);
+/// // Rounds ten times as long as the default's, and unrounded differences.
+/// sections.train.local = LocalSection { steps: 500, exchange: Exchange::Float32, ..LocalSection::default() };
+/// // Each of the four takes whole batches.
+/// assert_eq!(sections.train.drawn(sections.data.batch)?, 128);
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
+#[doc(inline)]
+pub use meshtf_train::file::LocalSection;
 /// The description of a training, as a graph file has it next to its nodes.
 ///
 /// ```

@@ -17,6 +17,7 @@ mod lost;
 mod numerics;
 mod observer;
 mod options;
+mod rounds;
 mod rows;
 pub mod sent;
 mod source;
@@ -45,6 +46,7 @@ use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
 pub use self::observer::{Ended, Error, How, Observed, Observer};
+use self::rounds::in_rounds;
 pub use self::rows::DataFile;
 pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
@@ -56,7 +58,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, counted};
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
-use meshtf_train::file::{Sections, UpdateMode};
+use meshtf_train::file::Sections;
 use meshtf_train::job::{TrainingGraph, UPDATES, job, names_of_variables};
 use meshtf_train::numerics::{Numerics, add_checks};
 
@@ -123,7 +125,8 @@ pub struct Options {
 pub enum Every {
     /// After every n steps, at least 1.
     Steps(u64),
-    /// After the first whole step, or half a second of them, that ends this long after the last time. Longer than 0.
+    /// After the first whole step, or half a second of them, that ends this long after the last time; in mode local, after the
+    /// first round, or two seconds of them. Longer than 0.
     Time(Duration),
 }
 
@@ -251,12 +254,21 @@ impl Trainer {
         let (examples, held_out) = set_apart(&graph, &sections, data, rows)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
         let order = Order::new(examples.len(), drawn, sections.data.shuffle);
-        let order = order.map_err(|failure| Error::Sections(format!("$.data: {}", failure.message)))?;
+        let order = order.map_err(|failure| {
+            let (batch, count) = (sections.data.batch, examples.len());
+            let why = match sections.train.workers {
+                workers if drawn > batch && count > 0 => format!(
+                    "{workers} workers take {batch} examples each in a step, {drawn} in all, and there are {count} to train with"
+                ),
+                _ => failure.message,
+            };
+            Error::Sections(format!("$.data: {why}"))
+        })?;
         if let Some(evaluate) = &mut sections.evaluate {
             let epochs = evaluate.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
             evaluate.every = match epochs.unwrap_or(evaluate.every) {
                 0 => u64::MAX,
-                every => every,
+                every => in_rounds(&sections.train, every),
             };
             evaluate.confusion.as_ref().map_or(Ok(()), |both| check_confusion(&graph, both))?;
         }
@@ -320,7 +332,6 @@ impl Trainer {
         }
         Ok(Trainer {
             job,
-            sections,
             examples,
             held_out,
             constants,
@@ -329,9 +340,12 @@ impl Trainer {
             order,
             block,
             steps,
-            record: (steps / 20).max(1),
+            record: in_rounds(&sections.train, (steps / 20).max(1)),
             weights_every: None,
-            every: options.every,
+            every: options.every.map(|every| match every {
+                Every::Steps(steps) => Every::Steps(in_rounds(&sections.train, steps)),
+                every => every,
+            }),
             traces: options.trace,
             folder,
             resume,
@@ -340,6 +354,7 @@ impl Trainer {
             numerics,
             holders: Holders::default(),
             elastic,
+            sections,
         })
     }
 
@@ -393,34 +408,9 @@ impl Trainer {
         self.weights.iter().flat_map(|weights| weights.named())
     }
 
-    /// Whether a step waits for all workers: then the session may be guarded. Otherwise a training continues without a lost one.
-    #[doc(hidden)]
-    pub fn waits_for_workers(&self) -> bool {
-        let train = &self.sections.train;
-        !train.is_elastic() && (train.workers <= 1 || train.mode != UpdateMode::Async && train.backup == 0)
-    }
-
-    /// Whether values of steps reach this process without a wait of the workers for it.
-    #[doc(hidden)]
-    pub fn returns_by_itself(&self) -> bool {
-        self.sections.train.mode != UpdateMode::Async
-    }
-
     /// The names of the values that are recorded of steps: the loss and the metrics.
     pub fn names(&self) -> Vec<String> {
         std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
-    }
-
-    /// Calls [`Observer::trained`] after every `steps` steps and after the last; the default is a twentieth of all steps.
-    pub fn record_every(&mut self, steps: u64) {
-        self.record = steps.max(1);
-    }
-
-    /// Enables calls of [`Observer::weights`]: after each evaluation, or each tenth of all steps, and after the last.
-    pub fn report_weights(&mut self) {
-        let tenth = (self.steps / 10).max(1);
-        self.weights_every =
-            Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
     /// Trains to the end, in a session on [`graph`](Trainer::graph). Other sessions of the same master that train one of these
@@ -443,7 +433,7 @@ impl Trainer {
     }
 
     /// As [`run`](Trainer::run), until `stop` is ready: then the steps that have begun are finished, within about half a second
-    /// or one step, and the state is saved if there is a folder for it.
+    /// or one step (in mode local, two seconds of rounds or one round), and the state is saved if there is a folder for it.
     ///
     /// # Errors
     /// As [`run`](Trainer::run).
@@ -560,7 +550,8 @@ impl Trainer {
         };
         // The steps that have their batches are finished first, so that the saved state is whole.
         let Error::Input(why) = unfed else { return Err(unfed) };
-        if self.folder.is_none() || self.job.steps.len() > 1 || !self.job.beside.is_empty() {
+        let is_apart = self.job.steps.len() > 1 || self.job.rounds.is_some() || !self.job.beside.is_empty();
+        if self.folder.is_none() || is_apart {
             return Err(Error::Input(why));
         }
         let last = fed.load(std::sync::atomic::Ordering::Relaxed);

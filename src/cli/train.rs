@@ -45,9 +45,6 @@ use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
 use super::{Exit, Outcome, Trouble};
 
-/// Maximum number of points of a curve between two printed lines.
-const BETWEEN: u64 = 20;
-
 /// The help of `--data`, which has files to train with, too.
 const DATA: &str =
     "Folder of the files that graphs may save and restore, and of data \"on_workers\"; with --local [default: none]";
@@ -111,7 +108,7 @@ pub struct Args {
     /// Number of steps in all [default: the file's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Number of steps between two prints of the loss [default: a twentieth of all]
+    /// Number of steps between two prints of the loss, in mode local of whole rounds [default: a twentieth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     report: Option<u64>,
     /// Folder for log.jsonl and a TensorBoard log with the loss, the metrics, histograms of the weights, and the graph
@@ -295,7 +292,12 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     keeper.begin(Duration::ZERO, || command.record.clone());
     let outcome = async {
         let train = &command.trainer.sections().train;
-        let is_guarded = command.trainer.waits_for_workers() && matches!(reached, Reached::Mesh { .. });
+        let is_in_mesh = matches!(reached, Reached::Mesh { .. });
+        let is_guarded = is_in_mesh && command.trainer.waits_for_workers();
+        let is_in_vain = is_in_mesh && command.args.guard.is_asked() && command.args.guard.every(0).is_some();
+        if is_in_vain && train.mode == UpdateMode::Local {
+            warn("the steps are not guarded, as those of mode local never are");
+        }
         let guard = command.args.guard.every(reached.live().members().count()).filter(|_| is_guarded);
         let options = SessionOptions { guard, ..SessionOptions::default() };
         // The trainer itself begins with fewer workers where some may come and go.
@@ -404,12 +406,11 @@ impl Command {
         };
         let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.data, &options);
         let mut trainer = trainer.map_err(|error| read.explained(error))?;
-        let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
-        let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
+        let report = trainer.line_every(args.report);
         // Steps of workers that do not wait for each other return to this process for each point.
         let is_recorded = !args.record.no_record && trainer.returns_by_itself();
         let is_fine = args.log.is_some() || args.plot.is_some() || args.is_live() || is_recorded;
-        trainer.record_every(if is_fine { report / between } else { report });
+        trainer.record_every(if is_fine { trainer.point_every(report) } else { report });
         if args.log.is_some() {
             trainer.report_weights();
         }

@@ -11,6 +11,7 @@ use meshtf_train::Variable;
 use meshtf_train::file::Sections;
 
 use super::options::differences;
+use super::rounds::described;
 use super::stored::{self, BEST_FILE, FITS, IMPORTED, MODEL, STEP, Which, states};
 use super::{Error, Fits, Observer};
 
@@ -19,6 +20,8 @@ const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
 const OPTIONS: &str = "meshtf.options";
+/// That of mode local, whose state is one of its workers, and of their exchange.
+const LOCAL: &str = "meshtf.local";
 pub(super) const BEST: &str = "meshtf.best";
 pub(super) const BEST_OF: &str = "meshtf.best_of";
 
@@ -94,6 +97,7 @@ impl Folder {
         if !kept.fits.is_empty() {
             metadata.insert(FITS.to_owned(), serde_json::json!(kept.fits).to_string());
         }
+        metadata.extend(described(&sections.train).map(|local| (LOCAL.to_owned(), local)));
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
         let batch = sections.train.drawn(sections.data.batch)?;
         let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
@@ -205,11 +209,22 @@ impl Folder {
     /// The last state; its training must have had these variables, and the same data in the same order.
     ///
     /// # Errors
-    /// The variables that differ, if it is of another model; else the first difference of the data.
+    /// The modes, if one is mode local, and what of it differs; the variables that differ, if it is of another model; else the
+    /// first difference of the data.
     pub fn last(&self, variables: &[Variable]) -> Result<Option<Saved>, Error> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
         let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
         let (_, Contents { tensors, metadata }) = stored::read(&file, Which::Last)?;
+        let [saved, own] = [&metadata, &self.kept].map(|of| of.get(LOCAL));
+        if saved != own && !metadata.contains_key(IMPORTED) {
+            let name = |local: Option<&String>| local.map_or("another mode", String::as_str).to_owned();
+            return Err(at(&format!(
+                "it was saved in {}, and this training is of {}: a state of mode local continues with the same mode, workers \
+                 and exchange; or take its weights alone (--weights)",
+                name(saved),
+                name(own)
+            )));
+        }
         let values = stored::values(&tensors, variables, true)
             .map_err(|differ| Error::input(format!("{} is of another model: {differ}", file.display())))?;
         for (key, wanted) in &self.order {

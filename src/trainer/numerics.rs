@@ -3,7 +3,7 @@
 
 use meshtf_tensor::failure::{Failure, Stage};
 use meshtf_tensor::{Data, Tensor};
-use meshtf_train::job::{CHECK, CHECK_GRADIENT};
+use meshtf_train::job::{CHECK, CHECK_DIFFERENCE, CHECK_GRADIENT};
 use meshtf_train::numerics::FiniteCheck;
 
 use super::answers::ancestors;
@@ -26,6 +26,18 @@ impl Trainer {
         let what = match () {
             () if is_by(CHECK) => "the loss",
             () if is_by(CHECK_GRADIENT) => "a gradient",
+            () if is_by(CHECK_DIFFERENCE) => {
+                let what = failure.message.split(':').next().unwrap_or_default().trim_end();
+                let found = match &self.numerics {
+                    None => format!("; {WITH} which node made it"),
+                    Some(_) => String::new(),
+                };
+                return Error::NotFinite(format!(
+                    "{what} after step {step}, though the loss was: a gradient was NaN or infinite, or an update too \
+                     large{}{found}. A lower rate, clip_norm or other first values may help",
+                    self.saved_from_before()
+                ));
+            }
             () => {
                 return self
                     .saved_before(session, Failure { stage: Stage::InStep(step), ..failure }, step, worker)
@@ -35,10 +47,7 @@ impl Trainer {
         let saved = match (self.save_before(session, step).await, &self.folder) {
             (Ok(true), _) => "; the state before it is saved".to_owned(),
             (Err(error), Some(_)) => format!("; the state before it could not be saved: {error}"),
-            (_, Some(folder)) if folder.has_states().unwrap_or(false) => {
-                "; the last saved state is from before that".to_owned()
-            }
-            _ => String::new(),
+            _ => self.saved_from_before().to_owned(),
         };
         let found = match &self.numerics {
             None if self.sections.train.backup > 0 => {
@@ -54,6 +63,14 @@ impl Trainer {
             "{what} is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
              other first values may help"
         ))
+    }
+
+    /// The hint at the last saved state, if there is one.
+    fn saved_from_before(&self) -> &'static str {
+        match &self.folder {
+            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
+            _ => "",
+        }
     }
 
     /// The failure of a step, whose state is saved first if the step changed nothing: its loss could not be computed, and no
@@ -87,6 +104,7 @@ impl Trainer {
         let is_whole = self.folder.is_some()
             && step > 1
             && self.job.steps.len() == 1
+            && self.job.rounds.is_none()
             && self.job.beside.is_empty()
             && self.counted(session).await? == step.saturating_sub(1);
         if is_whole {
@@ -105,7 +123,8 @@ impl Trainer {
         let mut feeds = self.beside_batches();
         for (i, names) in numerics.taken.iter().enumerate() {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
-            let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };
+            let is_own = is_shared && self.job.rounds.is_none() || i == worker;
+            let Some(own) = own.filter(|_| is_own) else { continue };
             let tensors = self.taken(session, 0, &self.examples, own, Some(epoch)).await?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {

@@ -14,6 +14,8 @@ use crate::{Session, StepEvent};
 
 /// How long steps run between checks of `stop`.
 const SEGMENT: Duration = Duration::from_millis(500);
+/// The same if the workers make rounds: over slow links, a return takes as long as many of their steps.
+const ROUNDS_SEGMENT: Duration = Duration::from_secs(2);
 
 impl Trainer {
     /// Runs the workers for which updates do not wait. Their runs are dropped with this future, at the latest at the end of the
@@ -103,9 +105,12 @@ impl Trainer {
             let before = counted + (step - start);
             let began = Instant::now();
             let segment = async {
-                match traces.steps.contains(&step) {
-                    true => self.trace(session, step, count, observer, &mut traces, (workers, before)).await,
-                    false => self.segment(session, step, count, observer, (workers, before)).await,
+                match &self.job.rounds {
+                    Some(rounds) => self.run_rounds(session, rounds, (step, count), observer, &mut traces).await,
+                    None if traces.steps.contains(&step) => {
+                        self.trace(session, step, count, observer, &mut traces, (workers, before)).await
+                    }
+                    None => self.segment(session, step, count, observer, (workers, before)).await,
                 }
             };
             let count = heard(segment, stop.as_mut(), &mut stops).await?;
@@ -114,7 +119,8 @@ impl Trainer {
             course.reached(step);
             workers.report(step, observer)?;
             let took = began.elapsed().as_secs_f64().max(1e-6);
-            pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
+            let segment = if self.job.rounds.is_some() { ROUNDS_SEGMENT } else { SEGMENT };
+            pace = ((count as f64 / took * segment.as_secs_f64()) as u64).clamp(1, 1 << 20);
             let is_over = step >= self.steps;
             let is_due = match self.every {
                 None => false,
@@ -197,6 +203,7 @@ impl Trainer {
         };
         let due = [every, self.sections.evaluate.as_ref().map(|one| one.every), self.weights_every];
         let due = due.into_iter().flatten().map(after).fold(self.steps, u64::min);
+        let traced = if self.job.rounds.is_some() { &(0..0) } else { traced };
         if traced.contains(&step) {
             return due.min(traced.end);
         }
@@ -206,7 +213,7 @@ impl Trainer {
             0 => step + pace.min(self.record),
             _ => (step + pace).min(after(self.record)),
         };
-        soon.min(due)
+        self.round_end(step, soon.min(due))
     }
 
     /// Runs steps and reports the loss when it is due; `before` is the number of updates so far. Returns the number of steps
@@ -226,8 +233,7 @@ impl Trainer {
         let feeds = self.beside_batches();
         let every = if step.is_multiple_of(self.record) && count > self.record { self.record } else { 0 };
         let report = |observer: &mut dyn Observer, step: u64, values: &[Tensor]| -> Result<(), Error> {
-            let values = values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
-            Ok(observer.trained(step, &values)?)
+            Ok(observer.trained(step, &numbers(values)?)?)
         };
         let mut error = None;
         let on_event = |event: StepEvent| {
@@ -288,7 +294,7 @@ impl Trainer {
             let failure = match ran {
                 Ok(ran) => {
                     workers.dealer.done(worker, own);
-                    return ran.values.iter().map(number).collect::<Result<_, Error>>().map(Some);
+                    return numbers(&ran.values).map(Some);
                 }
                 Err(failure) => failure,
             };
@@ -318,6 +324,11 @@ impl Trainer {
         }
         Ok(done)
     }
+}
+
+/// The values of the loss and the metrics.
+pub(super) fn numbers(values: &[Tensor]) -> Result<Vec<f64>, Error> {
+    values.iter().map(number).collect()
 }
 
 /// Runs some work to its end; remembers whether `stop` became ready meanwhile.

@@ -5,6 +5,7 @@ mod fed;
 mod fits;
 mod images;
 mod kept;
+mod local;
 mod on_workers;
 mod sent;
 mod windows;
@@ -69,8 +70,10 @@ async fn running_averages_are_kept_and_evaluated_with() {
         (2, 1, UpdateMode::Sync, 4),
         (2, 0, UpdateMode::Mirrored, 4),
         (2, 1, UpdateMode::Async, 8),
+        (2, 0, UpdateMode::Local, 8),
     ] {
-        let mut sections = sections(8, steps);
+        // In mode local, both take a whole batch in a step, one half of the examples each, and have the mean of their averages.
+        let mut sections = sections(if mode == UpdateMode::Local { 4 } else { 8 }, steps);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
         let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
         let (_cluster, session) = session(&trainer).await;
@@ -78,6 +81,13 @@ async fn running_averages_are_kept_and_evaluated_with() {
         assert_eq!(ended, Ended { start: 0, step: steps, how: How::Done });
         let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await.unwrap();
         let [(_, average)] = &values[..] else { panic!("{values:?}") };
+        if mode == UpdateMode::Local {
+            for name in ["norm/moving_mean", "norm/moving_variance"] {
+                let copy = format!("replica_1/{name}");
+                let both = session.run().fetches([name, &copy]).await.unwrap().values;
+                assert_eq!(both[0], both[1], "{name}");
+            }
+        }
         // A worker that does not wait may not see the other's last one.
         let near = if mode == UpdateMode::Async { 0.02 } else { 1e-5 };
         for (average, mean) in average.slice::<f32>().unwrap().iter().zip(mean(rows)) {
@@ -184,6 +194,7 @@ fn what_counts_a_step_waits_for_its_averages() {
         (2, 1, UpdateMode::Sync, 1, 2),
         (2, 0, UpdateMode::Mirrored, 2, 4),
         (2, 1, UpdateMode::Async, 2, 2),
+        (2, 0, UpdateMode::Local, 2, 2),
     ] {
         let mut sections = sections(4, 1);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use meshtf_graph::trace::DeviceTrace;
 
-use super::evaluated::number;
 use super::lost::Workers;
+use super::steps::numbers;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 
@@ -25,13 +25,19 @@ impl Traces {
         Traces { steps, devices: Vec::new() }
     }
 
-    fn add(&mut self, traces: Vec<DeviceTrace>) {
+    pub fn add(&mut self, traces: Vec<DeviceTrace>) {
         for own in traces {
             match self.devices.iter_mut().find(|known| known.device == own.device) {
                 Some(known) => known.nodes.extend(own.nodes),
                 None => self.devices.push(own),
             }
         }
+    }
+
+    /// Reports them, once the last step is done.
+    pub fn report(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let Range { start, end } = self.steps;
+        Ok(observer.traced(start + 1, end - start, std::mem::take(&mut self.devices))?)
     }
 }
 
@@ -90,15 +96,13 @@ impl Trainer {
             done += 1;
             let last = step + done;
             if last.is_multiple_of(self.record) || last >= self.steps {
-                let values = ran.values.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
-                observer.trained(last, &values)?;
+                observer.trained(last, &numbers(&ran.values)?)?;
             }
         }
         if step + count < traces.steps.end {
             return Ok(count);
         }
-        let Range { start, end } = traces.steps;
-        observer.traced(start + 1, end - start, std::mem::take(&mut traces.devices))?;
+        traces.report(observer)?;
         Ok(count)
     }
 }

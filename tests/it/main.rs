@@ -28,6 +28,7 @@ mod inputs;
 mod inspect;
 mod links;
 mod load;
+mod local;
 mod lowering;
 mod memory;
 mod models;

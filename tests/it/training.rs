@@ -216,6 +216,7 @@ fn nodes_train_together_and_apart() {
         r#""workers": 2, "ps": 1, "mode": "async", "staleness": 1, "#,
         r#""workers": 2, "ps": 1, "backup": 1, "#,
         r#""workers": 2, "mode": "mirrored", "#,
+        r#""workers": 2, "mode": "local", "local": {"steps": 25}, "#,
     ] {
         let graph = example(&sandbox, train);
         let ended = sandbox.run(&["train", &graph, "--steps", "1000"]).expect(0);

@@ -77,6 +77,7 @@ def train(
     workers: int | None = None,
     ps: int | None = None,
     mode: str = "sync",
+    local: dict[str, Any] | None = None,
     mesh: Mesh | None = None,
     target: Task | str | None = None,
     callbacks: Iterable[Follower] = (),
@@ -106,11 +107,14 @@ def train(
     the weights that are returned are those of the best evaluation.
 
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
-    in this process. `mode` is ``"sync"``, ``"async"`` or ``"mirrored"``. There is a record after each `record` steps, or after
-    each ``"epoch"``: by default, 20 in all. Callbacks are each a `Callback`, or a function that is called with the step and the
-    values of each record and evaluation; one that returns True stops the training. States are saved in the folder `checkpoint`,
-    every `save_every` steps, and at the end, from which a later call continues (`resume`: True if there must be one, False if there
-    must be none). Ctrl-C stops a training with a checkpoint after the step under way, saves that, and raises KeyboardInterrupt.
+    in this process. `mode` is ``"sync"``, ``"async"``, ``"mirrored"``, or ``"local"``: then each worker takes whole batches and
+    has all variables, and `local` has the rounds after which they average, such as ``{"steps": 50, "exchange": "int8"}``; all
+    intervals in steps or epochs are rounded up to whole rounds, and a stop comes after a round. There is a record after each
+    `record` steps, or after each ``"epoch"``: by default, 20 in all. Callbacks are each a `Callback`, or a function that is
+    called with the step and the values of each record and evaluation; one that returns True stops the training. States are
+    saved in the folder `checkpoint`, every `save_every` steps, and at the end, from which a later call continues (`resume`:
+    True if there must be one, False if there must be none). Ctrl-C stops a training with a checkpoint after the step under
+    way, saves that, and raises KeyboardInterrupt.
     `progress` shows a bar, tqdm's if that is installed. The optimizers and their numbers are those of `Graph.minimize`.
 
     >>> import meshtf, numpy as np
@@ -165,6 +169,7 @@ def train(
         "workers": workers,
         "ps": ps,
         "mode": mode,
+        "local": None if local is None else json.dumps(local),
         "evaluate_every": evaluate_every,
         "patience": patience,
         "best": best,

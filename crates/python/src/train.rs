@@ -11,6 +11,7 @@ use meshtf::train::{
     UpdateMode,
 };
 use meshtf::{BackendChoice, Failure, LocalCluster, SessionOptions, Task};
+use meshtf_train::file::{SectionsError, read_local};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -45,6 +46,8 @@ pub struct Parameters {
     workers: Option<usize>,
     ps: Option<usize>,
     mode: String,
+    /// The rounds of mode local, in JSON.
+    local: Option<String>,
     evaluate_every: Option<u64>,
     patience: Option<u64>,
     best: Option<String>,
@@ -266,8 +269,26 @@ fn settings(
         "sync" => UpdateMode::Sync,
         "async" => UpdateMode::Async,
         "mirrored" => UpdateMode::Mirrored,
-        other => return Err(invalid(py, format!("mode is {other:?}; expected \"sync\", \"async\" or \"mirrored\""))),
+        "local" => UpdateMode::Local,
+        other => {
+            let why = format!("mode is {other:?}; expected \"sync\", \"async\", \"mirrored\" or \"local\"");
+            return Err(invalid(py, why));
+        }
     };
+    if let Some(local) = &given.local {
+        if sections.train.mode != UpdateMode::Local {
+            return Err(invalid(
+                py,
+                format!("local is about the rounds of mode \"local\", and mode is {:?}", given.mode),
+            ));
+        }
+        let wrong =
+            |error: SectionsError| invalid(py, format!("local{}: {}", error.path.trim_start_matches('$'), error.why));
+        sections.train.local = read_local(local).map_err(wrong)?;
+    }
+    if sections.train.mode == UpdateMode::Local && (given.workers.is_none() || given.ps.is_some_and(|ps| ps > 0)) {
+        return Err(invalid(py, "in mode \"local\" each worker has all variables: state workers, and no ps"));
+    }
     if has_evaluations {
         let every = given.evaluate_every;
         sections.evaluate = Some(EvaluateSection {

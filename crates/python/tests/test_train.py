@@ -57,7 +57,8 @@ class Training(unittest.TestCase):
         self.assertEqual({type(value) for value in seen[0].values()}, {float})
 
     def test_tasks_share_the_work(self):
-        for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}):
+        local = {"workers": 2, "mode": "local", "local": {"steps": 4, "rate": 1.0, "momentum": 0.0}}
+        for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}, local):
             g, data = line()
             done = meshtf.train(g, data, optimizer="sgd", rate=0.3, epochs=80, batch=16, metrics=["error"], **options)
             with self.subTest(options):
@@ -201,6 +202,11 @@ class Training(unittest.TestCase):
             ({"loss": "los"}, "los"),
             ({"optimizer": "adamm"}, "adam"),
             ({"mode": "both"}, "mirrored"),
+            ({"mode": "local"}, "state workers"),
+            ({"mode": "local", "workers": 2, "ps": 1}, "no ps"),
+            ({"mode": "local", "workers": 2, "local": {"step": 5}}, "steps"),
+            ({"mode": "local", "workers": 2, "local": {"steps": 0}}, "local.steps: expected a whole number of at least 1"),
+            ({"workers": 2, "local": {"steps": 5}}, "mode is \"sync\""),
             ({"beta3": 1.0}, "beta3"),
             ({"patience": 2}, "validation"),
             ({"clip": 1.0, "clip_norm": 1.0}, "exclude"),

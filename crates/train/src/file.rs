@@ -4,6 +4,7 @@ mod data;
 mod evaluate;
 mod generate;
 mod images;
+mod local;
 mod place;
 mod table;
 mod text;
@@ -11,6 +12,7 @@ mod text;
 pub use data::{DataSection, DataSource, Take};
 pub use evaluate::{Best, ConfusionNodes, EvaluateSection};
 pub use generate::GenerateSection;
+pub use local::{Exchange, LocalSection};
 use meshtf_graph::json::ROOT_KEYS;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
@@ -92,6 +94,8 @@ pub struct TrainSection {
     pub backup: usize,
     /// In mode async, the number of steps that a worker may be ahead of the slowest, at least 1 and at most 1,024. `None`: any.
     pub staleness: Option<usize>,
+    /// The rounds of mode local.
+    pub local: LocalSection,
     /// Nodes of the model that each step also runs, once its update is made: those that keep running averages, for example.
     /// Empty: the node [`UPDATES`](super::job::UPDATES), if there is one.
     pub updates: Vec<String>,
@@ -107,11 +111,23 @@ pub enum UpdateMode {
     Async,
     /// As in [`Sync`](UpdateMode::Sync), but each worker has a copy of all variables, and updates that copy.
     Mirrored,
+    /// Each worker has a copy of all variables, takes whole batches, and makes steps of its own; after a number of them, the mean
+    /// of the differences that these made updates the copies of all.
+    Local,
 }
 
 impl UpdateMode {
-    const NAMES: [(&str, UpdateMode); 3] =
-        [("sync", UpdateMode::Sync), ("async", UpdateMode::Async), ("mirrored", UpdateMode::Mirrored)];
+    const NAMES: [(&str, UpdateMode); 4] = [
+        ("sync", UpdateMode::Sync),
+        ("async", UpdateMode::Async),
+        ("mirrored", UpdateMode::Mirrored),
+        ("local", UpdateMode::Local),
+    ];
+
+    /// Its name in the file.
+    pub(crate) fn name(self) -> &'static str {
+        UpdateMode::NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
 }
 
 impl TrainSection {
@@ -130,6 +146,7 @@ impl TrainSection {
             mode: UpdateMode::Sync,
             backup: 0,
             staleness: None,
+            local: LocalSection::default(),
             updates: Vec::new(),
         }
     }
@@ -144,14 +161,15 @@ impl TrainSection {
         match self.mode {
             UpdateMode::Async => self.fewest.unwrap_or(1),
             UpdateMode::Sync | UpdateMode::Mirrored if self.is_elastic() => self.fewest.unwrap_or(1),
-            UpdateMode::Sync | UpdateMode::Mirrored => self.needed(),
+            UpdateMode::Sync | UpdateMode::Mirrored | UpdateMode::Local => self.needed(),
         }
     }
 
     /// Whether the workers that are up share each batch, and others may come and go.
     #[doc(hidden)]
     pub fn is_elastic(&self) -> bool {
-        self.fewest.is_some() && self.backup == 0 && self.mode != UpdateMode::Async
+        let is_shared = matches!(self.mode, UpdateMode::Sync | UpdateMode::Mirrored);
+        self.fewest.is_some() && self.backup == 0 && is_shared
     }
 
     /// How many of the workers that are up share a batch of this size: as many as can do so equally. `None`: they are too few.
@@ -176,7 +194,9 @@ impl TrainSection {
     pub fn drawn(&self, batch: usize) -> Result<usize, Failure> {
         match self.mode {
             UpdateMode::Async => Ok(batch),
-            UpdateMode::Sync | UpdateMode::Mirrored => Ok(self.rows(batch)?.saturating_mul(self.workers.max(1))),
+            UpdateMode::Sync | UpdateMode::Mirrored | UpdateMode::Local => {
+                Ok(self.rows(batch)?.saturating_mul(self.workers.max(1)))
+            }
         }
     }
 
@@ -187,7 +207,7 @@ impl TrainSection {
     pub fn rows(&self, batch: usize) -> Result<usize, Failure> {
         let workers = self.needed();
         match self.mode {
-            UpdateMode::Async => Ok(batch),
+            UpdateMode::Async | UpdateMode::Local => Ok(batch),
             _ if batch.is_multiple_of(workers) => Ok(batch / workers),
             _ => {
                 let why = format!("a batch of {batch} examples cannot be divided equally among {workers} workers");
@@ -221,6 +241,15 @@ pub fn read_data(text: &str) -> Result<DataSection, SectionsError> {
     let Ok(value) = parse(text) else { return Ok(DataSection::default()) };
     let Some(data) = value.get("data") else { return Ok(DataSection::default()) };
     data::data(data, Path::Root.key("data")).map_err(|fault| at(text, fault))
+}
+
+/// The rounds of mode local, as the key `local` of the section `train` states them.
+///
+/// # Errors
+/// [`SectionsError`], with paths from that value on.
+pub fn read_local(text: &str) -> Result<LocalSection, SectionsError> {
+    let section = parse(text).and_then(|value| local::local(&value, Path::Root));
+    section.map_err(|fault| at(text, fault))
 }
 
 /// The section `generate` of a graph.json, or of a file that has only the sections.
@@ -293,6 +322,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "mode" => section.mode = one_of(&UpdateMode::NAMES, value, path)?,
             "backup" => section.backup = tasks(value, path)?,
             "staleness" => section.staleness = Some(staleness(value, path)?),
+            "local" => section.local = local::local(value, path)?,
             "updates" => section.updates = names(value, path)?,
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
@@ -308,8 +338,15 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     if section.steps.is_some() == section.epochs.is_some() {
         return Err(missing("use either \"steps\" or \"epochs\" to say how long"));
     }
-    if section.mode == UpdateMode::Mirrored && section.ps > 0 {
-        return Err(missing("in mode mirrored each worker has all variables: leave \"ps\" out"));
+    let (mode, has_all) = (section.mode.name(), matches!(section.mode, UpdateMode::Mirrored | UpdateMode::Local));
+    if has_all && section.ps > 0 {
+        return Err(missing(&format!("in mode {mode} each worker has all variables: leave \"ps\" out")));
+    }
+    if section.mode == UpdateMode::Local && section.fewest.is_some() {
+        return Err(missing("in mode local no worker comes or goes: state one number of \"workers\""));
+    }
+    if section.mode != UpdateMode::Local && value.get("local").is_some() {
+        return Err(missing(&format!("\"local\" is about the rounds of mode local, and \"mode\" is {mode}")));
     }
     if section.backup > 0 && (section.mode != UpdateMode::Sync || section.backup >= section.workers) {
         return Err(missing(
@@ -326,8 +363,8 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "\"staleness\" is how many steps a worker may be ahead in mode async; in the other modes, no worker is ahead",
         ));
     }
-    if section.mode == UpdateMode::Mirrored && section.workers == 0 {
-        return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
+    if has_all && section.workers == 0 {
+        return Err(missing(&format!("mode {mode} needs \"workers\": on how many tasks the model is")));
     }
     Ok(section)
 }
@@ -385,6 +422,7 @@ const KEYS: &[&str] = &[
     "mode",
     "backup",
     "staleness",
+    "local",
     "updates",
 ];
 

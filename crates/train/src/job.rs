@@ -4,12 +4,15 @@
 mod accumulator;
 mod alone;
 mod backup;
+mod differences;
 mod elsewhere;
 mod exchange;
 mod kept;
+mod local;
 mod mirrored;
 mod queue;
 mod replicas;
+mod rounds;
 mod shares;
 mod staleness;
 mod state;
@@ -26,6 +29,7 @@ use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
+pub use self::rounds::Rounds;
 pub(crate) use self::shares::share;
 pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
@@ -68,6 +72,9 @@ pub struct TrainingGraph {
     pub init: String,
     /// The nodes that steps run: one set for all workers together, or one for each worker.
     pub steps: Vec<StepNodes>,
+    /// In a training whose workers make steps of their own between two updates: those. The steps of all workers together are
+    /// rounds then.
+    pub rounds: Option<Rounds>,
     /// The loss and the metrics of one replica, for evaluations: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
     /// The names of what evaluations feed and fetch, on other workers than the first.
@@ -112,6 +119,13 @@ pub struct StepNodes {
     pub metrics: Vec<String>,
 }
 
+impl TrainingGraph {
+    /// The nodes that compute a loss of a batch: of all workers together, or of each.
+    pub fn losses(&self) -> &[StepNodes] {
+        self.rounds.as_ref().map_or(&self.steps, |rounds| &rounds.local)
+    }
+}
+
 impl StepNodes {
     /// The tensors that a step fetches to report it: the loss, and the metrics.
     pub fn fetches(&self) -> Vec<&str> {
@@ -133,6 +147,9 @@ pub const CHECK: &str = "train/loss_is_a_number";
 
 /// The prefix of the names of the nodes that fail a step with a gradient that is not finite, where that is requested.
 pub const CHECK_GRADIENT: &str = "train/gradient_is_a_number";
+
+/// The prefix of the names of the nodes that fail a round after which a variable is not finite.
+pub const CHECK_DIFFERENCE: &str = "train/difference_is_a_number";
 
 /// The node of a model that runs the nodes of each step in addition to the update, unless the section `train` names others.
 pub const UPDATES: &str = "train/updates";
@@ -194,12 +211,22 @@ pub fn job_on(
     for name in train.metrics.iter().chain(looked_at.clone()) {
         check_metric(&g, name, replicas.outputs(&g, name, &[0])?[0])?;
     }
+    let mut local = Vec::new();
     let mut made = match train.mode {
         UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
         UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train, checks)?,
         UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train, checks, limits)?,
+        UpdateMode::Local => {
+            let (made, workers) = local::add(&mut g, &graph, &replicas, train, checks)?;
+            local = workers;
+            made
+        }
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
+    let rounds = match local.is_empty() {
+        true => None,
+        false => Some(rounds::add(&mut g, &local, train, &mut made, limits)?),
+    };
     if let (Some(staleness), true) = (train.staleness, made.teams.len() > 1) {
         let variables: Vec<Variable> = made.state.iter().map(|kept| kept.variable.clone()).collect();
         made.beside = staleness::bound(&mut g, &mut made.teams, &variables, staleness)?;
@@ -232,6 +259,7 @@ pub fn job_on(
     Ok(TrainingGraph {
         init,
         steps,
+        rounds,
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
         joins,

@@ -41,8 +41,8 @@ pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
     let ends: HashSet<NodeId> = taken.iter().flatten().copied().collect();
     let inside = within_flow(&graph);
     let mut g = GraphBuilder::from(graph.clone());
-    let mut steps = Vec::with_capacity(job.steps.len());
-    for step in &job.steps {
+    let mut steps = Vec::with_capacity(job.losses().len());
+    for step in job.losses() {
         let mut checks = Vec::new();
         let mut lasts = vec![graph.output(&step.loss)?.node];
         lasts.extend(gradients_of(&graph, graph.find_or_nearest(&step.run)?));

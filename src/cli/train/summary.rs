@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use meshtf::Client;
 use meshtf::trainer::{Size, Trainer};
 use meshtf_tensor::failure::counted;
+use meshtf_train::file::UpdateMode;
 use serde_json::json;
 
 use super::Command;
@@ -30,7 +31,13 @@ impl Usage {
     pub async fn print(self, command: &Command, reached: &Reached, steps: u64, began: Instant, lines: &mut Lines) {
         let took = began.elapsed();
         let rate = steps as f64 / took.as_secs_f64().max(1e-9);
-        let examples = rate * command.trainer.sections().data.batch as f64;
+        let sections = command.trainer.sections();
+        let batch = match sections.train.mode {
+            // Each worker takes one in a step.
+            UpdateMode::Local => sections.data.batch * sections.train.workers,
+            _ => sections.data.batch,
+        };
+        let examples = rate * batch as f64;
         let now = devices(&command.trainer, reached).await;
         let share = |(name, busy): (String, u64)| {
             let own = Duration::from_micros(busy.saturating_sub(self.devices.get(&name).copied().unwrap_or_default()));

@@ -37,8 +37,6 @@ use crate::trainer::{Ended, Error, Every, Found, Lookup, Options, Trainer, store
 const KEEP: usize = 2;
 /// The states that are on the disk at most: those, the best, and one that is being written.
 const MOST_STATES: u64 = KEEP as u64 + 2;
-/// Most points of a curve between two lines.
-const BETWEEN: u64 = 20;
 /// How long the threads of trainings may take to end with their node.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -299,9 +297,8 @@ impl DetachedRuns {
 /// The training for those who follow it. Its values return to this process for each line, and between lines for those who list
 /// the runs.
 fn info(trainer: &mut Trainer, report: Option<u64>) -> Result<TrainingInfo> {
-    let report = report.unwrap_or((trainer.steps() / 20).max(1)).max(1);
-    let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
-    trainer.record_every(if trainer.returns_by_itself() { report / between } else { report });
+    let report = trainer.line_every(report);
+    trainer.record_every(if trainer.returns_by_itself() { trainer.point_every(report) } else { report });
     let names = trainer.names();
     let metrics = trainer.sections().evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
     let held_out: Vec<String> = std::iter::once("loss".to_owned()).chain(metrics).collect();

@@ -253,7 +253,15 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
-        (r#"{"mode": "mirror"}"#, "$.train.mode", r#""mirror" is none of "sync", "async", "mirrored""#),
+        (r#"{"mode": "mirror"}"#, "$.train.mode", r#""mirror" is none of "sync", "async", "mirrored", "local""#),
+        (r#"{"mode": "lokal"}"#, "$.train.mode", "did you mean \"local\"?"),
+        (r#"{"local": 50}"#, "$.train.local", "local is an object"),
+        (r#"{"local": {"step": 50}}"#, "$.train.local.step", "did you mean \"steps\"?"),
+        (r#"{"local": {"steps": 0}}"#, "$.train.local.steps", "at least 1"),
+        (r#"{"local": {"steps": 5000}}"#, "$.train.local.steps", "expected 1 to 4096"),
+        (r#"{"local": {"rate": 0}}"#, "$.train.local.rate", "a number above 0"),
+        (r#"{"local": {"momentum": 1}}"#, "$.train.local.momentum", "to below 1"),
+        (r#"{"local": {"exchange": "int4"}}"#, "$.train.local.exchange", r#"none of "int8", "float32""#),
         (
             r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "mirrored"}"#,
             "$.train",
@@ -278,6 +286,36 @@ fn every_fault_says_where_and_what_would_be_right() {
             r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "staleness": 1}"#,
             "$.train",
             "in mode async",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "local"}"#,
+            "$.train",
+            "in mode local each worker has all variables",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "mode": "local"}"#,
+            "$.train",
+            "mode local needs \"workers\"",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": {"min": 1, "max": 2}, "mode": "local"}"#,
+            "$.train",
+            "no worker comes or goes",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "mode": "local", "backup": 1}"#,
+            "$.train",
+            "in mode sync",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "mode": "local", "staleness": 1}"#,
+            "$.train",
+            "in mode async",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "local": {"steps": 9}}"#,
+            "$.train",
+            "\"mode\" is sync",
         ),
         (r#"{"staleness": 0}"#, "$.train.staleness", "at least 1"),
         (r#"{"staleness": 1025}"#, "$.train.staleness", "1025 steps; a worker may be ahead by 1 to 1024"),
@@ -384,4 +422,25 @@ fn texts_have_tokens_and_vocabularies() {
         assert!(refused.why.contains(why), "{source}: {refused}");
         assert!(refused.path.starts_with("$.data.feed.x"), "{refused}");
     }
+}
+
+#[test]
+fn workers_may_make_rounds_of_their_own() {
+    let read = |local: &str| {
+        let text = format!(
+            r#"{{"data": {{"feed": {{"x": "x.npy"}}, "batch": 32}},
+                "train": {{"loss": "l", "optimizer": "adam", "rate": 0.1, "steps": 9, "workers": 3, "mode": "local"{local}}}}}"#
+        );
+        super::read(&text).unwrap().train
+    };
+    let train = read("");
+    assert_eq!((train.mode, train.local), (UpdateMode::Local, LocalSection::default()));
+    assert_eq!((train.local.steps, train.local.rate, train.local.momentum), (50, 0.7, 0.9));
+    assert_eq!(train.local.exchange, Exchange::Int8);
+    // Each takes whole batches, and all are needed.
+    assert_eq!((train.rows(32), train.drawn(32)), (Ok(32), Ok(96)));
+    assert!((train.needed(), train.least(), train.is_elastic()) == (3, 3, false));
+    let stated = read(r#", "local": {"steps": 500, "rate": 1, "momentum": 0, "exchange": "float32"}"#).local;
+    let wanted = LocalSection { steps: 500, rate: 1.0, momentum: 0.0, exchange: Exchange::Float32 };
+    assert_eq!(stated, wanted);
 }

@@ -173,7 +173,7 @@ fn flat(g: &mut GraphBuilder, x: Output) -> Result<Output> {
     binary(g, "Reshape", x, Tensor::vector(vec![-1i64]))
 }
 
-fn shaped(g: &mut GraphBuilder, x: Output, shape: &Shape) -> Result<Output> {
+pub(super) fn shaped(g: &mut GraphBuilder, x: Output, shape: &Shape) -> Result<Output> {
     binary(g, "Reshape", x, Tensor::vector(shape.dims().iter().map(|&size| size as i64).collect::<Vec<_>>()))
 }
 

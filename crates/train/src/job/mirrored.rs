@@ -32,24 +32,11 @@ pub(super) fn add(
 ) -> Result<Made> {
     let count = replicas.count();
     let all: Vec<usize> = (0..count).collect();
-    let names = names_of_variables(graph);
-    let (mut own, mut trained, mut found) = (Vec::new(), Vec::new(), Vec::new());
-    for i in 0..count {
-        let variables = names.iter().map(|name| variable_of(g, &replicas.named(name, i)));
-        own.push(variables.collect::<Result<Vec<Variable>>>()?);
-    }
-    // Random first values are to be the same for all; the optimizer's slots may start from them.
-    let mut begun = Vec::new();
-    let (first, others) = own.split_at_mut(1);
-    for copies in others {
-        for (variable, copy) in first[0].iter().zip(copies) {
-            copy.assign = Some(take_over(g, variable, copy)?);
-            begun.push(copy.clone());
-        }
-    }
+    let (own, mut begun) = copies(g, graph, replicas)?;
+    let (mut trained, mut found) = (Vec::new(), Vec::new());
     let chosen = trained_of(train, &own[0])?;
     let places: Vec<usize> =
-        (0..names.len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
+        (0..own[0].len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
     for (i, variables) in own.iter().enumerate() {
         let of_replica: Vec<Variable> = places.iter().map(|&k| variables[k].clone()).collect();
         let loss = replicas.outputs(g, &train.loss, &[i])?[0];
@@ -104,6 +91,30 @@ pub(super) fn add(
     let run = all_of(g, "train/all", &home, runs)?;
     let team = Team { loss, metrics: metrics(g, replicas, train, &all)?, run };
     Ok(Made { init, teams: vec![team], state, early, beside: Beside::default() })
+}
+
+/// The variables of each worker, and those of them that begin with the value of the first worker's: random first values are to be
+/// the same for all, and the optimizer's slots may start from them.
+pub(super) fn copies(
+    g: &mut GraphBuilder,
+    graph: &Graph,
+    replicas: &Replicas,
+) -> Result<(Vec<Vec<Variable>>, Vec<Variable>)> {
+    let names = names_of_variables(graph);
+    let mut own = Vec::with_capacity(replicas.count());
+    for i in 0..replicas.count() {
+        let variables = names.iter().map(|name| variable_of(g, &replicas.named(name, i)));
+        own.push(variables.collect::<Result<Vec<Variable>>>()?);
+    }
+    let mut begun = Vec::new();
+    let (first, others) = own.split_at_mut(1);
+    for copies in others {
+        for (variable, copy) in first[0].iter().zip(copies) {
+            copy.assign = Some(take_over(g, variable, copy)?);
+            begun.push(copy.clone());
+        }
+    }
+    Ok((own, begun))
 }
 
 /// The division of the trained variables: by the gradients of one worker, and by the optimizer.

@@ -68,7 +68,7 @@ impl<'a> Replicas<'a> {
                 depends
             }
             UpdateMode::Sync | UpdateMode::Async => dependent(own),
-            UpdateMode::Mirrored => {
+            UpdateMode::Mirrored | UpdateMode::Local => {
                 // A placeholder that a step feeds in addition to the data is fed once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()
@@ -187,9 +187,9 @@ impl<'a> Replicas<'a> {
         if self.train.workers > 0 {
             if node.op.makes_variable && spec(&def.device)?.job.is_some() {
                 let name = if shared.is_empty() { node.name.as_str() } else { shared };
+                let (device, mode) = (&node.device, self.train.mode.name());
                 return Err(Failure::invalid(format!(
-                    "variable {name} is on {}; in mode mirrored each worker has its own, so its device names no job",
-                    node.device
+                    "variable {name} is on {device}; in mode {mode} each worker has its own, so its device names no job"
                 )));
             }
             // A small constant without a device is on each device that uses it.

@@ -85,6 +85,19 @@ pub(super) fn state(
             });
         }
     }
+    kept_once(applied, prefixes, &shared.own[0], &mut kept, &mut added);
+    Ok((kept, added))
+}
+
+/// Adds what each optimizer keeps once to the state and to the added variables, unless the model has such a variable itself. All
+/// workers have the same values.
+pub(super) fn kept_once(
+    applied: &[Applied],
+    prefixes: &[String],
+    own: &[Variable],
+    kept: &mut Vec<Kept>,
+    added: &mut Vec<Variable>,
+) {
     let (mut of_workers, mut counts) = ([Vec::new(), Vec::new()], Vec::new());
     for (worker, prefix) in applied.iter().zip(prefixes) {
         let plain = |variable: &Variable| {
@@ -97,7 +110,7 @@ pub(super) fn state(
         }
         counts.push(plain(&worker.global_step));
     }
-    let is_known = |name: &str| shared.own[0].iter().any(|variable| variable.name == name);
+    let is_known = |name: &str| own.iter().any(|variable| variable.name == name);
     let once = of_workers.into_iter().chain([counts]);
     for all in once.filter(|all| all.first().is_some_and(|(name, _)| !is_known(name))) {
         let (names, copies): (Vec<String>, Vec<Variable>) = all.into_iter().unzip();
@@ -108,7 +121,6 @@ pub(super) fn state(
             pieces: Vec::new(),
         });
     }
-    Ok((kept, added))
 }
 
 impl Shared<'_> {

@@ -83,9 +83,11 @@ fn replicas_are_on_workers_and_variables_are_spread_by_bytes() {
 /// Where some workers are missing, the others have the replicas, under the names that these have on the first workers.
 #[test]
 fn replicas_may_be_on_some_of_the_workers() {
-    for (train, mirrored) in
-        [(r#""loss": "loss", "workers": 2"#, false), (r#""loss": "loss", "workers": 2, "mode": "mirrored""#, true)]
-    {
+    for (train, mirrored) in [
+        (r#""loss": "loss", "workers": 2"#, false),
+        (r#""loss": "loss", "workers": 2, "mode": "mirrored""#, true),
+        (r#""loss": "loss", "workers": 2, "mode": "local""#, true),
+    ] {
         let graph = GRAPH.replace(r#", "device": "/job:other/task:3""#, "");
         let on = |tasks: &[usize]| {
             with_parts(&graph, 6, train, |graph, sections, parts| {
@@ -107,6 +109,53 @@ fn replicas_may_be_on_some_of_the_workers() {
         }
         let state = |job: &TrainingGraph| job.variables.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
         assert_eq!((state(&first), &first.restores), (state(&some), &some.restores));
+    }
+}
+
+/// Between the tasks of a local training, only the outer update has edges: a step of a worker is on its task alone.
+#[test]
+fn local_steps_stay_on_their_worker() {
+    let graph = GRAPH.replace(r#", "device": "/job:other/task:3""#, "");
+    let train = r#""loss": "loss", "metrics": ["loss"], "workers": 3, "mode": "local", "local": {"steps": 7}"#;
+    let job = put_together_of(&graph, 6, train).unwrap();
+    let rounds = job.rounds.as_ref().unwrap();
+    assert_eq!((rounds.steps, rounds.local.len(), job.steps.len(), rounds.counts.len()), (7, 3, 1, 3));
+    let task = |id: NodeId| job.graph.node(id).device.clone();
+    for (i, nodes) in rounds.local.iter().enumerate() {
+        let (mut open, mut seen) = (vec![job.graph.find(&nodes.run).unwrap()], HashSet::new());
+        while let Some(id) = open.pop() {
+            if seen.insert(id) {
+                let own = task(id);
+                assert!(own.is_empty() || own == format!("/job:worker/task:{i}"), "{own}");
+                open.extend(job.graph.node(id).sources());
+            }
+        }
+    }
+    // In a round nothing else travels: to each worker the bytes (`Cast`) and scales (`Maximum`) of the two others, and to the
+    // first the sums of the losses and metrics of the two others, and the ends of their parts.
+    let round = &job.steps[0];
+    let fetched = std::iter::once(&round.loss).chain(&round.metrics).map(|name| job.graph.output(name).unwrap().node);
+    let mut open: Vec<NodeId> = fetched.chain(job.graph.find(&round.run)).collect();
+    let (mut seen, mut between) = (HashSet::new(), Vec::new());
+    while let Some(id) = open.pop() {
+        if seen.insert(id) {
+            let sources: Vec<NodeId> = job.graph.node(id).sources().collect();
+            let crossing = sources.iter().filter(|&&from| !task(from).is_empty() && task(from) != task(id));
+            between.extend(crossing.map(|&from| job.graph.node(from).op.name));
+            open.extend(sources);
+        }
+    }
+    between.sort_unstable();
+    let expected = [("Cast", 6), ("Maximum", 6), ("NoOp", 2), ("ReadVariableOp", 4)];
+    assert_eq!(between, expected.map(|(op, count)| vec![op; count]).concat());
+    let names: Vec<&str> = job.variables.iter().map(|variable| variable.name.as_str()).collect();
+    for name in
+        ["w", "w/OuterMomentum", "w/Adam", "w/Residual", "replica_1/w/Adam", "replica_2/w/Residual", "global_step"]
+    {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    for name in ["replica_1/w", "w/Anchor", "replica_1/w/OuterMomentum", "replica_1/global_step"] {
+        assert!(!names.contains(&name), "{name}");
     }
 }
 
@@ -140,6 +189,11 @@ fn what_does_not_fit_is_refused() {
             4,
             r#""loss": "loss", "workers": 2, "mode": "mirrored""#,
             "variable fixed is on /job:other/task:3; in mode mirrored",
+        ),
+        (
+            4,
+            r#""loss": "loss", "workers": 2, "mode": "local""#,
+            "variable fixed is on /job:other/task:3; in mode local",
         ),
         (4, r#""loss": "los""#, "loss los: "),
         (4, r#""loss": "each""#, "the loss each has shape"),
