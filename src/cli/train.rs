@@ -33,6 +33,7 @@ use meshtf::trainer::{Ended, Every, Found, How, Loaded, Lookup, Observer, Option
 use meshtf::{Client, Session};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
+use meshtf_train::file::UpdateMode;
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
