@@ -153,7 +153,7 @@ fn what_cannot_be_fed_is_refused() {
         (
             with(&|s| s.evaluate = evaluate(constant(Tensor::scalar(f64::MAX)))),
             own(),
-            "$.evaluate.feed.keep: 179769313486231570",
+            "$.evaluate.feed.keep: 1.7976931348623157e+308 (float64) does not fit float32",
         ),
         (
             with(&|s| (s.evaluate, s.data.hold_out) = (evaluate(Vec::new()), 0.5)),
