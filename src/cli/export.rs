@@ -61,8 +61,8 @@ pub struct ExportArgs {
     /// Weights for the variables; not needed for a model that has its own
     #[arg(long, value_name = "PATH")]
     pub weights: Option<PathBuf>,
-    /// File with rules that give the tensors of --weights the names of the graph's variables, or without --weights the tensors
-    /// of the file other names: a list such as [{"prefix": "model.", "to": ""}, {"prefix": "aux.", "drop": true}], of which
+    /// File with rules that give the tensors of --weights the names of variables; without --weights, the tensors of the file
+    /// other names: a list such as [{"prefix": "model.", "to": ""}, {"prefix": "aux.", "drop": true}], of which
     /// `meshtf run --help` has more
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
