@@ -133,6 +133,11 @@ impl DetachedRuns {
         found.ok_or_else(|| Failure::new(Code::NotFound, format!("run {run} is not on this node, or not any more")))
     }
 
+    /// The answer to a request to begin a run that is here already.
+    fn known(&self, by: &Peer, run: SessionId) -> Option<Result<DetachedStatus>> {
+        lock(&self.entries).iter().find(|entry| entry.run == run).map(|known| known.status_for(by))
+    }
+
     /// Ends a run that is being prepared and not among the entries yet; whether there is one.
     fn stop_starting(&self, run: SessionId) -> bool {
         let entries = lock(&self.entries);
@@ -146,8 +151,8 @@ impl DetachedRuns {
     /// Opens the session of a run and has it planned, so that most errors are those of the launch. Then its steps begin. A run
     /// that is here already is not begun again.
     fn launch(&self, by: &Peer, run: SessionId, launch: Launch, tensors: Vec<Tensor>) -> Result<DetachedStatus> {
-        if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
-            return known.status_for(by);
+        if let Some(known) = self.known(by, run) {
+            return known;
         }
         self.check_not_left(run)?;
         let mut whole = Whole::of(launch, tensors)?;

@@ -94,14 +94,14 @@ impl DetachedRuns {
         training: Training,
         tensors: Vec<Tensor>,
     ) -> Result<DetachedStatus> {
-        if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
-            return known.status_for(by);
+        if let Some(known) = self.known(by, run) {
+            return known;
         }
         self.check_not_left(run)?;
         let start = Start::alone(&self.starting, run)?;
         // It may have begun meanwhile.
-        if let Some(known) = lock(&self.entries).iter().find(|entry| entry.run == run) {
-            return known.status_for(by);
+        if let Some(known) = self.known(by, run) {
+            return known;
         }
         kept::has_room_for_training(&lock(&self.entries))?;
         self.states.hold()?;
