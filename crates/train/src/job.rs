@@ -441,6 +441,13 @@ fn name_of_variable(graph: &Graph, handle: NodeId) -> String {
     read.map_or_else(|| graph.node(handle).name.clone(), |(_, node)| node.name.clone())
 }
 
+/// The places of the variables that are trained among those of a replica.
+fn places_of_trained(train: &TrainSection, variables: &[Variable]) -> Result<Vec<usize>> {
+    let chosen = trained_of(train, variables)?;
+    let is_chosen = |k: &usize| chosen.iter().any(|variable| variable.name == variables[*k].name);
+    Ok((0..variables.len()).filter(is_chosen).collect())
+}
+
 /// The variables that are trained: the named ones, or all that are trainable.
 fn trained_of(train: &TrainSection, variables: &[Variable]) -> Result<Vec<Variable>> {
     if train.variables.is_empty() {

@@ -14,7 +14,7 @@ use super::mirrored::copies;
 use super::replicas::Replicas;
 use super::state::kept_once;
 use super::updates::changed_in_steps;
-use super::{Beside, Kept, Made, Team, held, mean, metrics, trained_of};
+use super::{Beside, Kept, Made, Team, held, mean, metrics, places_of_trained};
 use crate::Training;
 use crate::average::add_averages;
 use crate::clip::clipped;
@@ -77,9 +77,7 @@ pub(super) fn add(
     }
     let count = replicas.count();
     let (own, mut begun) = copies(g, graph, replicas)?;
-    let chosen = trained_of(train, &own[0])?;
-    let places: Vec<usize> =
-        (0..own[0].len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
+    let places = places_of_trained(train, &own[0])?;
     let changed = changed_in_steps(graph, train)?;
     let is_running = |k: usize| !places.contains(&k) && own[0][k].dtype.is_float() && changed.contains(&own[0][k].name);
     let running: Vec<usize> = (0..own[0].len()).filter(|&k| is_running(k)).collect();

@@ -15,7 +15,7 @@ use super::replicas::Replicas;
 use super::shares::{Candidate, Division, Unit, divide};
 use super::state::{Part, Shared, state};
 use super::updates::{all_of, changed_in_steps};
-use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained_of};
+use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, places_of_trained};
 use crate::clip::{self, Clip};
 use crate::file::TrainSection;
 use crate::minimize::{Applied, gradients_of_share};
@@ -34,9 +34,7 @@ pub(super) fn add(
     let all: Vec<usize> = (0..count).collect();
     let (own, mut begun) = copies(g, graph, replicas)?;
     let (mut trained, mut found) = (Vec::new(), Vec::new());
-    let chosen = trained_of(train, &own[0])?;
-    let places: Vec<usize> =
-        (0..own[0].len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
+    let places = places_of_trained(train, &own[0])?;
     for (i, variables) in own.iter().enumerate() {
         let of_replica: Vec<Variable> = places.iter().map(|&k| variables[k].clone()).collect();
         let loss = replicas.outputs(g, &train.loss, &[i])?[0];
