@@ -202,6 +202,29 @@ impl Bench {
         (to, pieces)
     }
 
+    /// Closes session 1: the workers that release it and the answers to its open requests, each in their order. The thread that
+    /// planned last may still be at work, and then says that the session is closed beside the thread that ends it.
+    fn close(&mut self, releases: usize, answers: usize) -> (Vec<String>, Vec<(RequestId, Result<Reply>)>) {
+        let id = self.ask("client", Request::Close { session: SessionId(1) }, vec![]);
+        let (mut released, mut answered) = (Vec::new(), Vec::new());
+        for _ in 0..=releases + answers {
+            match self.next() {
+                (worker, Envelope { message: Message::ToWorker(ToWorker::Release { .. }), .. }) => {
+                    released.push(worker)
+                }
+                (_, Envelope { message: Message::ToClient(ToClient::Reply { id, result }), .. }) => {
+                    answered.push((id, result))
+                }
+                (_, other) => panic!("{:?}", other.message),
+            }
+        }
+        let place = answered.iter().position(|(answered, _)| *answered == id).expect("the session is closed");
+        assert_eq!(answered.remove(place).1, Ok(Reply::Closed));
+        assert_eq!((released.len(), answered.len()), (releases, answers));
+        self.is_quiet();
+        (released, answered)
+    }
+
     fn is_quiet(&self) {
         assert!(self.sent.try_recv().is_err());
     }
@@ -270,14 +293,7 @@ fn a_plan_that_is_made_anew_leaves_nothing_behind() {
     let Ok(Reply::Prepared { plan: anew, .. }) = bench.answer().2 else { panic!("prepared") };
     assert_ne!(anew, plan, "an old number never means a new plan");
     bench.prepared(1, "y0");
-    bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
-    let release = |(to, envelope): (String, Envelope)| match envelope.message {
-        Message::ToWorker(ToWorker::Release { .. }) => to,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!([release(bench.next()), release(bench.next())], ["t0.1", "t1.0"]);
-    assert_eq!(bench.answer().2.unwrap(), Reply::Closed);
-    bench.is_quiet();
+    assert_eq!(bench.close(2, 0).0, ["t0.1", "t1.0"]);
 }
 
 #[test]
@@ -290,9 +306,7 @@ fn a_worker_that_only_an_old_plan_used_is_told_of_the_end() {
     assert_eq!(bench.forgotten().0, "t1.0");
     assert_eq!(bench.register().0, "t0.0");
     bench.answer().2.unwrap();
-    bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
-    let told: Vec<String> = [bench.next(), bench.next()].into_iter().map(|(to, _)| to).collect();
-    assert_eq!(told, ["t0.0", "t1.0"]);
+    assert_eq!(bench.close(2, 0).0, ["t0.0", "t1.0"]);
 }
 
 #[test]
@@ -524,13 +538,9 @@ fn a_session_closes_though_it_is_being_planned() {
     bench.started();
     let waits = bench.prepare(1, "y1");
     bench.next();
-    let closed = bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
-    let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::ToWorker(ToWorker::Release { .. })), "{message:?}");
-    let answers = [bench.answer(), bench.answer()];
-    assert_eq!(answers.each_ref().map(|(_, id, ..)| *id), [run, waits]);
-    assert!(answers.iter().all(|(.., result, _)| result.as_ref().is_err_and(|f| f.code == Code::Cancelled)));
-    let (_, id, result, _) = bench.answer();
-    assert_eq!((id, result), (closed, Ok(Reply::Closed)));
+    let (released, answers) = bench.close(1, 2);
+    assert_eq!(released, [worker]);
+    assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [run, waits]);
+    assert!(answers.iter().all(|(_, result)| result.as_ref().is_err_and(|failure| failure.code == Code::Cancelled)));
     assert_eq!(bench.master.sessions(), 0);
 }
