@@ -71,7 +71,7 @@ pub use meshtf_graph::plan::Mode;
 /// let devices = vec!["/job:worker/task:0/device:CPU:0".parse()?];
 /// let next = Some(NextBest { devices, step: Duration::from_millis(30) });
 /// let path = PathEstimate { computes: Duration::from_millis(20), ..PathEstimate::default() };
-/// let estimate = Estimate { step: path.computes, interval: None, alone: None, devices: Vec::new(), path, next };
+/// let estimate = Estimate { step: path.computes, interval: None, alone: None, before: None, devices: Vec::new(), path, next };
 /// assert_eq!(gain(&estimate), Some(1.5));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -111,6 +111,13 @@ pub enum Event {
         /// The event, as a sentence.
         what: String,
     },
+    /// A plan of a session that is placed by cost has taken the place of another one.
+    PlannedAnew {
+        /// The session.
+        session: SessionId,
+        /// Where its steps run, and how long they are expected to take, as a sentence.
+        what: String,
+    },
     /// A request was refused because a limit is reached.
     LimitReached {
         /// The refused request, and the limit.
@@ -142,7 +149,8 @@ impl Event {
             Event::SessionOpened { .. }
             | Event::SessionEnded { .. }
             | Event::RunFailed { .. }
-            | Event::Guarded { .. } => Subject::Sessions,
+            | Event::Guarded { .. }
+            | Event::PlannedAnew { .. } => Subject::Sessions,
             Event::StepsBegun { .. } | Event::StepsDone { .. } => Subject::Steps,
             Event::LimitReached { .. } => Subject::Limits,
         }
@@ -161,6 +169,7 @@ impl Event {
             | Event::SessionEnded { why, .. }
             | Event::RunFailed { why, .. }
             | Event::Guarded { what: why, .. }
+            | Event::PlannedAnew { what: why, .. }
             | Event::LimitReached { what: why } => shorten(why),
             Event::TaskMet { .. }
             | Event::LinkUp { .. }
@@ -183,6 +192,7 @@ impl Event {
             Event::StepsDone { .. } => "steps_done",
             Event::RunFailed { .. } => "run_failed",
             Event::Guarded { .. } => "guarded",
+            Event::PlannedAnew { .. } => "planned_anew",
             Event::LimitReached { .. } => "limit_reached",
         }
     }
@@ -212,7 +222,9 @@ impl fmt::Display for Event {
                 write!(f, "session {session}: done with {}", steps(*first, *count))
             }
             Event::RunFailed { session, why, .. } => write!(f, "session {session}: a run failed: {why}"),
-            Event::Guarded { session, what } => write!(f, "session {session}: {what}"),
+            Event::Guarded { session, what } | Event::PlannedAnew { session, what } => {
+                write!(f, "session {session}: {what}")
+            }
             Event::LimitReached { what } => write!(f, "a limit is reached: {what}"),
         }
     }

@@ -179,7 +179,9 @@ impl Master {
                 Request::Run { session, plan, steps, every, watched } => {
                     let ask = Ask { plan, steps, every, watched, feeds: tensors };
                     let cluster = &router.cluster();
-                    self.state.asked(from, id, session, SessionEvent::Run { request: id, ask, cluster });
+                    let to_compare =
+                        self.state.asked(from, id, session, SessionEvent::Run { request: id, ask, cluster });
+                    to_compare.into_iter().for_each(|of| self.state.compare(session, of));
                 }
                 Request::Feed { session, run, feeds, wanted } => {
                     let fed = Fed { run, feeds, wanted, tensors };
@@ -531,7 +533,7 @@ impl State {
     }
 
     fn explain(&self, graph: Vec<NodeDef>, signature: &Signature, options: &SessionOptions) -> Result<Plan> {
-        self.make_plan(&Graph::new(graph)?, &self.router.cluster(), signature, options, None)
+        self.make_plan(&Graph::new(graph)?, &self.router.cluster(), signature, options, None, None)
     }
 
     /// Plans a signature, of the session's graph or of a separate one, and sends the pieces out; the session answers when they

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::memory::Budget;
 
 use super::machine::{Machine, SessionEvent, ToPlan};
@@ -16,12 +17,14 @@ use super::{Master, State};
 /// The interval at which guarded sessions are notified.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The thread of a master.
+/// The threads of a master beside those that plan.
 #[derive(Default)]
 pub(super) struct Clockwork {
     /// The state that it notifies, and the memory budget within which it plans; a master without threads has none.
     state: OnceLock<(Weak<State>, Arc<Budget>)>,
     is_running: AtomicBool,
+    /// A plan that runs is compared with another.
+    is_comparing: AtomicBool,
 }
 
 impl Clockwork {
@@ -58,6 +61,33 @@ impl Clockwork {
 }
 
 impl State {
+    /// Makes the plan that may take the place of one that runs, beside its steps: on a thread of its own, one at a time. Another
+    /// session's is compared later.
+    pub fn compare(&self, session: SessionId, of: ToPlan) {
+        let Clockwork { state, is_comparing, .. } = &self.clockwork;
+        let Some((state, budget)) = state.get().cloned() else { return self.compare_now(session, of) };
+        if is_comparing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let work = move || {
+            let Some(state) = state.upgrade() else { return };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| state.compare_now(session, of))) {
+                tracing::error!("{}", Failure::panicked("comparing a plan", &*panic));
+            }
+            state.clockwork.is_comparing.store(false, Ordering::Release);
+        };
+        if let Err(error) = std::thread::Builder::new().name("meshtf-compare".into()).spawn(move || budget.run(work)) {
+            is_comparing.store(false, Ordering::Release);
+            tracing::warn!("no thread to compare a plan with others: {error}");
+        }
+    }
+
+    fn compare_now(&self, session: SessionId, of: ToPlan) {
+        let cluster = &*self.router.cluster();
+        let plan = self.plan_of(&of, cluster);
+        self.told(session, SessionEvent::Compared { of, plan, cluster });
+    }
+
     fn has_guarded(&self) -> bool {
         self.sessions.all().iter().any(|handle| handle.lock().machine.is_guarded())
     }

@@ -22,6 +22,25 @@ pub(super) struct SessionHomes {
     kept: Mutex<BTreeMap<String, DeviceName>>,
 }
 
+impl SessionHomes {
+    /// The constants of a plan that takes the place of another are where it has them.
+    pub fn move_constants(&self, plan: &Plan, graph: &Graph) {
+        let mut kept = lock(&self.kept);
+        for placement in &plan.placements {
+            let op = graph.find(&placement.node).map(|id| graph.node(id).op);
+            if op.is_some_and(|op| op.role == Role::Const) {
+                kept.insert(placement.node.clone(), placement.device.clone());
+            }
+        }
+    }
+
+    /// The next plan chooses the devices of constants anew: one of the present ones has refused its pieces.
+    pub fn forget_constants(&self, graph: &Graph) {
+        let is_constant = |name: &str| graph.find(name).is_some_and(|id| graph.node(id).op.role == Role::Const);
+        lock(&self.kept).retain(|name, _| !is_constant(name));
+    }
+}
+
 /// The devices of variables that sessions have placed, with the process that had them. New sessions begin with them.
 #[derive(Default)]
 pub(super) struct Homes {
@@ -36,6 +55,7 @@ impl Homes {
         cluster: &Cluster,
         rule: PlaceBy,
         session: Option<&SessionHomes>,
+        placed: Option<&BTreeMap<String, DeviceName>>,
     ) -> Option<ByCost> {
         if rule == PlaceBy::Names {
             return None;
@@ -49,7 +69,8 @@ impl Homes {
             };
             own.or_else(|| kept.get(name).filter(still).map(|(device, _)| device)).cloned()
         };
-        let of_constant = |name| of_session.as_ref()?.get(name).cloned();
+        // A plan that takes the place of another may have constants elsewhere.
+        let of_constant = |name| of_session.as_ref().filter(|_| placed.is_none())?.get(name).cloned();
         let homes = graph.nodes().filter_map(|(_, node)| {
             let home = match node.op.role {
                 Role::Const => of_constant(&node.name)?,
@@ -60,7 +81,8 @@ impl Homes {
         });
         let homes = homes.collect();
         let overlaps = rule == PlaceBy::Throughput;
-        Some(ByCost { machines: cluster.machines(), homes, overlaps, ..ByCost::default() })
+        let placed = placed.cloned().unwrap_or_default();
+        Some(ByCost { machines: cluster.machines(), homes, placed, overlaps, ..ByCost::default() })
     }
 
     /// Remembers the variables of a plan of a session, and the constants for the session.
@@ -111,7 +133,7 @@ mod tests {
             "y": {"op": "ReadVariableOp", "inputs": ["w"], "attrs": {"dtype": "float32"}}}}"#;
         let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
-        let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session));
+        let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session), None);
         let default_device = Task::new("t", master).device(DeviceKind::Cpu, 0);
         let options = PlanOptions { default_device, soft_placement: false, by_cost };
         let plan = plan(&graph, &cluster.facts(), &signature, &options)?;
@@ -138,7 +160,7 @@ mod tests {
         let (homes, session) = (Homes::default(), Arc::default());
         let of = |session: &Arc<SessionHomes>, cluster: &Cluster, master| {
             let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
-            let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session));
+            let by_cost = homes.facts(&graph, cluster, PlaceBy::Cost, Some(session), None);
             let default_device = Task::new("t", master).device(DeviceKind::Cpu, 0);
             let options = PlanOptions { default_device, soft_placement: false, by_cost };
             let plan = plan(&graph, &cluster.facts(), &signature, &options).unwrap();

@@ -3,6 +3,7 @@
 //! Pure: events come in as a [`SessionEvent`] with their time, and the messages to send come out, in the order in which they
 //! were decided. The master keeps the lock, the clock and the threads, does the planning that the machine requests, and sends.
 
+mod adapting;
 mod constants;
 mod feeds;
 mod guard;
@@ -17,6 +18,7 @@ mod subject;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::adapting::{Adapting, Present};
 pub(super) use self::constants::Stock;
 use self::guard::Guard;
 pub(super) use self::guard::{Inheritance, buddy};
@@ -77,6 +79,8 @@ pub(super) enum SessionEvent<'a> {
     Heir { peer: Peer },
     /// Time has passed: for a session that is guarded.
     Tick { cluster: &'a Cluster },
+    /// The plan that would take the place of one that runs has been made.
+    Compared { of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// The planning that followed a tick has been done.
     Replanned { of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// A message of the session could not be sent.
@@ -97,6 +101,8 @@ pub(super) struct ToPlan {
     /// The request that it answers, if it comes from a tick.
     pub request: Option<RequestId>,
     picture: Option<Arc<Picture>>,
+    /// The plan that runs and that it would replace.
+    pub present: Option<Present>,
 }
 
 /// The graph to plan.
@@ -136,6 +142,7 @@ pub(super) struct Machine {
     constants: Stock,
     options: SessionOptions,
     homes: Arc<SessionHomes>,
+    adapting: Adapting,
     plans: Plans,
     runs: Runs,
     /// When its client last made a request.
@@ -199,6 +206,7 @@ impl Machine {
             constants: Stock::default(),
             options,
             homes: Arc::default(),
+            adapting: Adapting::default(),
             plans: Plans::new(limits),
             runs: Runs::default(),
             used: now,
@@ -224,7 +232,9 @@ impl Machine {
         match event {
             SessionEvent::Run { request, ask, cluster } => {
                 self.used = now;
+                let to_compare = self.compare(ask.plan, cluster);
                 self.begin(request, ask, cluster, now);
+                return to_compare;
             }
             SessionEvent::Feed { request, fed } => {
                 self.used = now;
@@ -251,6 +261,7 @@ impl Machine {
                 self.restore_if_registered(cluster);
                 return self.tick_recovery(cluster);
             }
+            SessionEvent::Compared { of, plan, cluster } => self.compared(of, plan, cluster),
             SessionEvent::Replanned { of, plan, cluster } => return self.replanned(of, plan, cluster),
             SessionEvent::PartialFetch { piece, step, place, tensors } => {
                 self.partial_fetch(piece, step, place, tensors)
@@ -394,6 +405,7 @@ impl Machine {
             homes: Arc::clone(&self.homes),
             request: None,
             picture: None,
+            present: None,
         }
     }
 
@@ -431,6 +443,9 @@ impl Machine {
         }
         if let Err(failure) = result {
             self.constants.lost(worker);
+            if !plan.placed.is_empty() {
+                self.homes.forget_constants(&self.graph);
+            }
             return self.give_up(number, &failure);
         }
         plan.parts.iter().filter(|part| part.worker == *worker).for_each(|part| self.constants.registered(part));

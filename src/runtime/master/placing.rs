@@ -8,7 +8,7 @@ use meshtf_graph::Graph;
 use meshtf_graph::plan::{ByCost, LinkRate, Measured, PieceOp, PlaceBy, Plan, PlanOptions, Signature};
 use meshtf_graph::trace::DeviceTrace;
 use meshtf_tensor::Tensor;
-use meshtf_tensor::device::{DeviceFacts, DeviceKind, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceName, Task};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::lock::lock;
 
@@ -24,8 +24,10 @@ const LEARNED_EVERY: Nanos = 1_000_000_000;
 impl State {
     /// Makes the plan that a session has asked for.
     pub fn plan_of(&self, of: &ToPlan, cluster: &Cluster) -> Result<Plan> {
-        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options, Some(&of.homes))?;
-        if of.options.place_by != PlaceBy::Names {
+        let placed = of.present.as_ref().map(|present| &present.placed);
+        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options, Some(&of.homes), placed)?;
+        // One that may take the place of another is not in use yet.
+        if of.options.place_by != PlaceBy::Names && placed.is_none() {
             self.homes.keep(&plan, of.graph(), cluster, &of.homes);
         }
         Ok(plan)
@@ -38,10 +40,11 @@ impl State {
         signature: &Signature,
         session: &SessionOptions,
         homes: Option<&SessionHomes>,
+        placed: Option<&BTreeMap<String, DeviceName>>,
     ) -> Result<Plan> {
         let task = session.default_task.as_ref().unwrap_or(&self.task);
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
-        let by_cost = self.homes.facts(graph, cluster, session.place_by, homes);
+        let by_cost = self.homes.facts(graph, cluster, session.place_by, homes, placed);
         if by_cost.is_some() {
             // For the next plan: the answers are not waited for.
             self.router.probe();

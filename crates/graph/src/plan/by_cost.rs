@@ -42,6 +42,10 @@ const NEAR_PERCENT: u64 = 5;
 
 /// Most devices without which the next best choice is looked for, one at a time.
 const MAX_LEFT_OUT: usize = 4;
+/// Steps that run for so many nanoseconds have to save more than a change of devices costs.
+const PAYS_WITHIN: u64 = 60_000_000_000;
+/// The nanoseconds of a change of devices besides those of the bytes that are sent again: an assumption.
+const CHANGE_NS: u64 = 1_000_000_000;
 
 /// The rule by which nodes are placed whose requests several devices satisfy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -63,6 +67,9 @@ pub struct ByCost {
     pub machines: BTreeMap<Task, usize>,
     /// The device of variables and constants that were placed before, by the names of their nodes: they stay there.
     pub homes: BTreeMap<String, DeviceName>,
+    /// The devices of nodes in a plan that runs, by the nodes' names: another choice is made only if it saves more within a
+    /// minute of steps than the change costs, and at least a tenth of a step. Empty for a first plan.
+    pub placed: BTreeMap<String, DeviceName>,
     /// The measured links of the master's task with others.
     pub links: BTreeMap<Task, LinkRate>,
     /// The times of nodes in steps that were traced.
@@ -93,6 +100,10 @@ pub struct Estimate {
     /// The best device for all nodes of the graph that leave a choice, and the time of the step with all of them there, or from
     /// one end to the next if steps overlap; `None` if none has the memory for them.
     pub alone: Option<(DeviceName, Duration)>,
+    /// The time of a step with the devices of the plan that runs, or from one end to the next if steps overlap, if the choice is
+    /// another one than that ([`ByCost::placed`]). It is not sent to clients.
+    #[serde(skip)]
+    pub before: Option<Duration>,
     /// The work of each device that has any, in the order of their names.
     pub devices: Vec<DeviceEstimate>,
     /// The chain of nodes and transfers that ends last: its parts together are the step.
@@ -193,6 +204,12 @@ pub(super) fn choose(
         let is_worth_it = of_split.over < of_alone.over || of_split.over == of_alone.over && is_faster;
         if is_worth_it { (split, None) } else { (on_one.clone(), Some(split)) }
     };
+    let present = problem.present(graph, devices, &by_cost.placed, &units);
+    let (units, before) = match present {
+        Some(present) if pays(&problem, &mut player, &present, &units) => (units, Some(present)),
+        Some(present) => (present, None),
+        None => (units, None),
+    };
     let next = if by_cost.compares { next_best(&problem, &mut player, &units, other) } else { None };
     let of_node = graph.nodes().map(|(id, _)| problem.chosen(id, &units)).collect();
     problem.leave_out(|id| !runs(id));
@@ -201,6 +218,7 @@ pub(super) fn choose(
     let of_step = player.play(&units);
     let (step, interval) = (ns(of_step.time), by_cost.overlaps.then(|| ns(of_step.interval)));
     let alone = (of_alone.over == 0).then(|| (devices[alone].name.clone(), ns(player.play(&on_one).length())));
+    let before = before.map(|units| ns(player.play(&units).length()));
     let works = |of: &Part| *of != Part { receives: of.receives, ..Part::default() };
     let next = next.map(|units| {
         let (step, parts) = (ns(player.play(&units).length()), player.explain(&units).devices);
@@ -222,7 +240,22 @@ pub(super) fn choose(
         crossings: explained.crossings,
     };
     let devices = parts.map(of_device).collect();
-    Some(Chosen { of_node, estimate: Estimate { step, interval, alone, devices, path, next } })
+    Some(Chosen { of_node, estimate: Estimate { step, interval, alone, before, devices, path, next } })
+}
+
+/// Whether a plan that runs on some devices is to be changed to others: for memory, or since its steps then save more than it
+/// costs. What is stored elsewhere then is sent by the master.
+fn pays<'a>(problem: &'a Problem, player: &mut Player<'a>, present: &[usize], other: &[usize]) -> bool {
+    let (now, then) = (player.play(present), player.play(other));
+    if then.over != now.over {
+        return then.over < now.over;
+    }
+    let saved = now.length().saturating_sub(then.length());
+    let in_time = u128::from(PAYS_WITHIN) * u128::from(saved) / u128::from(now.length().max(1));
+    let moved = present.iter().zip(other).zip(&problem.stored).filter(|((from, to), _)| from != to);
+    let sent = moved.map(|((_, &to), &bytes)| problem.way(problem.default, to).occupied(bytes));
+    let costs = sent.fold(CHANGE_NS, u64::saturating_add);
+    saved > now.length() / 100 * GAIN_PERCENT && in_time > u128::from(costs)
 }
 
 /// The best choice besides `chosen` that fits into the memories: of all on one device, of `other`, and of the best without one of

@@ -14,6 +14,7 @@ use meshtf_tensor::ids::{Incarnation, PieceId, RequestId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::MasterLimits;
+use super::adapting::Placed;
 use crate::protocol::{Cluster, Content, Envelope, Peer, ToWorker};
 
 /// Most requests that wait for one plan to be registered.
@@ -40,6 +41,8 @@ pub(super) struct Prepared {
     /// In a partial run: the feeds that each fetch needs.
     pub needed_feeds: Vec<Vec<u32>>,
     pub summary: Summary,
+    /// The devices of its nodes, if they were placed by cost.
+    pub placed: Placed,
     /// Its picture, if its graph was a separate one and is not kept.
     pub picture: Option<Arc<Picture>>,
     /// The numbers of its pieces.
@@ -426,6 +429,7 @@ mod tests {
             feed_ways: Vec::new(),
             needed_feeds: Vec::new(),
             summary: Summary::default(),
+            placed: Placed::default(),
             picture: None,
             pieces: 0..0,
             nodes: 1,

@@ -10,6 +10,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{PieceId, RequestId};
 
+use super::adapting::Placed;
 use super::plans::{FeedWay, MAX_NUMBERS, Part, Prepared, Readiness, no_number};
 use super::{Machine, Of, Pieces, ToPlan, lost};
 use crate::protocol::constants::TakenOut;
@@ -30,6 +31,7 @@ impl Machine {
         let graph = of.graph();
         let signature = &of.signature;
         let summary = plan.summary();
+        let placed = Placed::of(&plan, graph);
         let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
         let needed_feeds = match signature.mode {
@@ -101,6 +103,7 @@ impl Machine {
             feed_ways,
             needed_feeds,
             summary,
+            placed,
             picture: of.picture,
             pieces: first_piece..self.next_piece,
             nodes,

@@ -1,6 +1,7 @@
 //! The machine of a session in isolation: events with invented times in, messages out. There is no lock, no clock and no
 //! thread.
 
+mod adapting;
 mod fed;
 mod guarded;
 

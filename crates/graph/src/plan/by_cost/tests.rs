@@ -1,5 +1,6 @@
 //! Choices against all choices, by hand and on drawn graphs; memory as a limit; and what has no choice stays.
 
+mod adapts;
 mod explained;
 mod overlaps;
 mod repeats;

@@ -2,10 +2,10 @@
 //! them, and the units that have one device.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use meshtf_tensor::device::{DeviceFacts, DeviceSpec};
+use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec};
 
 use super::super::group::Groups;
 use super::ByCost;
@@ -98,7 +98,8 @@ pub(super) struct Problem {
     factors: Vec<Option<Factors>>,
     /// The ways between devices, by row and column.
     ways: Vec<Way>,
-    /// The bytes of each memory that are free, or have variables of this graph, as far as they are used; `None` if unknown.
+    /// The bytes of each memory that are free, or have variables or constants of this graph, as far as they are used; `None` if
+    /// unknown.
     pub memories: Vec<Option<u64>>,
     /// The master's device.
     pub default: usize,
@@ -170,11 +171,15 @@ impl Problem {
                     next
                 });
             }
-            if let Some(home) = by_cost.homes.get(&graph.node(id).name)
+            let name = &graph.node(id).name;
+            let is_home = by_cost.homes.contains_key(name);
+            if let Some(home) = by_cost.homes.get(name).or_else(|| by_cost.placed.get(name))
                 && let Some(device) = devices.iter().position(|device| device.name == *home)
                 && problem.is_open[unit]
             {
-                (problem.candidates[unit], problem.names[unit]) = (Rc::from([device]), device);
+                if is_home {
+                    (problem.candidates[unit], problem.names[unit]) = (Rc::from([device]), device);
+                }
                 let memory = problem.processors[device].memory;
                 let total = memories[memory].map(|size| usable(size.total));
                 let room = &mut problem.memories[memory];
@@ -366,6 +371,25 @@ impl Problem {
         }
         problem.common = rest(&self.common);
         problem
+    }
+
+    /// The devices of the units in a plan that runs, and those of `others` for units that it leaves out. `None` if there is no
+    /// such plan, or a unit may not stay there.
+    pub fn present(
+        &self,
+        graph: &Graph,
+        devices: &[DeviceFacts],
+        placed: &BTreeMap<String, DeviceName>,
+        others: &[usize],
+    ) -> Option<Vec<usize>> {
+        let mut units = others.to_vec();
+        for (id, node) in graph.nodes() {
+            let unit = self.jobs[self.at[id.index()]].unit;
+            let Some(place) = placed.get(&node.name).filter(|_| self.is_open[unit]) else { continue };
+            let device = devices.iter().position(|device| device.name == *place);
+            units[unit] = device.filter(|&device| self.may_have(unit, device))?;
+        }
+        (!placed.is_empty()).then_some(units)
     }
 
     /// The device of each unit if all that leave a choice are on `device`.
