@@ -34,8 +34,10 @@ SERVERS = re.compile(rf"^(.+?)\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+[≤≥] [\d.]
 MODEL = re.compile(r"^(\w+): (.*?)\.? (\d+) quiet turns of (\d+)$")
 MODEL_ON = re.compile(r"^  (\S+)\s+([\d.]+) steps/s, at best\s+[\d.]+\s+([\d.]+) of (\S+)\s+([\d.]+) cores\s+loss \S+$")
 # benches/onnx/bench.py, `measure`
-ONNX = re.compile(r"^(\w+): (.*): onnxruntime ([\d.]+) steps/s$")
-ONNX_ON = re.compile(r"^  (\S+)\s+([\d.]+) steps/s\s+([\d.]+) of onnxruntime's\s+differs by (\S+)$")
+ONNX = re.compile(r"^(\w+): (.*): onnxruntime ([\d.]+) steps/s, (\d+) MB$")
+ONNX_ON = re.compile(
+    r"^  (\S+)\s+([\d.]+) steps/s\s+([\d.]+) of onnxruntime's\s+(\d+) MB, ([\d.]+) of its\s+differs by (\S+)$"
+)
 # benches/tf/kernels.py, `main`
 TF_KERNEL = re.compile(r"^(\w+)\s+(\S+)\s+([\d.]+) ms, (\S+)\s+([\d.]+) ms,\s+([\d.]+) of (\S+)'s rate\s+\(sums .*\)$")
 
@@ -157,10 +159,13 @@ class Output:
     def onnx_table(self):
         if not self.onnx:
             return {}
-        rows = [(f"`{name}`: {what}", theirs, ours, ratio) for name, what, theirs, ours, ratio, _ in self.onnx]
-        mean = mean_of([float(row[4]) for row in self.onnx], "models")
-        head = ["model", "onnxruntime, steps/s", "meshtf, steps/s", "ratio"]
-        most = max((row[5] for row in self.onnx), key=float)
+        rows = [
+            (f"`{name}`: {what}", theirs, ours, ratio, its_mb, our_mb, of_its)
+            for name, what, theirs, its_mb, ours, ratio, our_mb, of_its, _ in self.onnx
+        ]
+        mean = mean_of([float(row[5]) for row in self.onnx], "models")
+        head = ["model", "onnxruntime, steps/s", "meshtf, steps/s", "ratio", "onnxruntime, MB", "meshtf, MB", "ratio"]
+        most = max((row[8] for row in self.onnx), key=float)
         return {"onnx": table(head, rows) + f"\n\n{mean} Outputs differ by at most {most} of the largest value."}
 
 

@@ -5,13 +5,14 @@
     bench.py --on new=PATH old=PATH lstm      that model on two binaries, and on onnxruntime
     bench.py --file m.onnx --shape x=1,3,48,320   a model of a file, with feeds of that shape
 
-Each line has the median steps a second of a program beside onnxruntime's, and the largest difference of their outputs as a part of
-the largest value.
+Each line has the median steps a second of a program beside onnxruntime's, the most memory that its process had, beside that of
+a process of onnxruntime without Python's own, and the largest difference of their outputs as a part of the largest value.
 """
 
 import argparse
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -54,6 +55,27 @@ def of_file(path, shapes):
     return model, feeds
 
 
+def resident(command):
+    """A command that ran, and the most memory that it had, in MB."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(command, stdout=out, stderr=errors)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        (out.seek(0), errors.seek(0))
+        ran = subprocess.CompletedProcess(command, child.returncode, out.read(), errors.read())
+    if ran.returncode:
+        sys.exit(f"{' '.join(command)}: {ran.stderr}")
+    return ran, used.ru_maxrss / 1024
+
+
+def alone(path, feeds, threads, *names):
+    """Three steps of onnxruntime in this process; prints the memory that it had before, in MB."""
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    with np.load(feeds) as stored:
+        feeds = dict(zip(names, (stored[name] for name in stored.files), strict=True))
+    Onnxruntime(path, feeds, int(threads)).turn(0)
+
+
 class Onnxruntime:
     def __init__(self, path, feeds, threads):
         options = onnxruntime.SessionOptions()
@@ -61,6 +83,13 @@ class Onnxruntime:
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.feeds, self.rates = feeds, []
         self.outputs = self.session.run(None, feeds)
+
+    def peak(self, path, folder, threads):
+        """The most memory of a process that runs three steps, in MB, beyond that of the imports."""
+        feeds = os.path.join(folder, "feeds.npz")
+        np.savez(feeds, *self.feeds.values())
+        ran, most = resident([sys.executable, __file__, "--alone", path, feeds, str(threads), *self.feeds])
+        return most - float(ran.stdout)
 
     def turn(self, seconds):
         steps, began = 0, time.perf_counter()
@@ -72,7 +101,7 @@ class Onnxruntime:
 
 class Meshtf:
     def __init__(self, name, binary, path, feeds, folder):
-        self.name, self.rates, self.outputs = name, [], None
+        self.name, self.rates, self.peak = name, [], 0
         self.command = [binary, "run", path, "--no-record"]
         for i, (feed, value) in enumerate(feeds.items()):
             file = os.path.join(folder, f"feed{i}.npy")
@@ -83,9 +112,10 @@ class Meshtf:
 
     def run(self, steps):
         """Steps a second, as the command says; the outputs of the last are kept."""
-        ran = subprocess.run([*self.command, "--steps", str(steps), "--out", self.folder], capture_output=True, text=True)
+        ran, most = resident([*self.command, "--steps", str(steps), "--out", self.folder])
+        self.peak = max(self.peak, most)
         found = STEPS.search(ran.stderr)
-        if ran.returncode or not found:
+        if not found:
             sys.exit(f"{' '.join(self.command)}: {ran.stderr}")
         return int(found[1]) / (float(found[2].replace(",", "")) * SECONDS[found[3]])
 
@@ -118,12 +148,14 @@ def measure(name, what, model, feeds, asked):
             for one in [*ones, other][:: 1 if turn % 2 else -1]:
                 one.turn(asked.seconds)
         names = [output.name for output in other.session.get_outputs()]
-        print(f"{name}: {what}: onnxruntime {statistics.median(other.rates):.1f} steps/s", flush=True)
+        peak = other.peak(path, folder, asked.threads)
+        print(f"{name}: {what}: onnxruntime {statistics.median(other.rates):.1f} steps/s, {peak:.0f} MB", flush=True)
         ratios = []
         for one in ones:
             ratios.append(statistics.median(mine / theirs for mine, theirs in zip(one.rates, other.rates)))
             print(
                 f"  {one.name:<12} {statistics.median(one.rates):8.1f} steps/s {ratios[-1]:5.2f} of onnxruntime's"
+                f"  {one.peak:.0f} MB, {one.peak / peak:.2f} of its"
                 f"  differs by {one.difference(names, other.outputs):.1e}",
                 flush=True,
             )
@@ -144,4 +176,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--alone"]:
+        alone(*sys.argv[2:])
+    else:
+        main()
