@@ -50,6 +50,11 @@ impl Work {
         }
     }
 
+    /// Whether a task has a part of it; others may keep copies.
+    fn is_on(self, task: &str) -> bool {
+        self != Work::Mirrored || task.starts_with("worker/")
+    }
+
     /// The client of so many steps, whose training saves into that folder.
     fn start(self, field: &Field, steps: u64, folder: &str) -> Running {
         let steps = steps.to_string();
@@ -113,7 +118,7 @@ fn compare(field: &mut Field, (number, work): (usize, Work), schedule: &Schedule
     let is_over = AtomicBool::new(false);
     let (mut outcome, done) = thread::scope(|scope| {
         let watcher = scope.spawn(|| watched::watch_until(client, &struck, steps, &is_over));
-        let done = field.strike(schedule, draw, &is_over);
+        let done = field.strike(work, schedule, draw, &is_over);
         (watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), done)
     });
     outcome.resident_kb = done.resident_kb;

@@ -108,7 +108,7 @@ impl Field {
 
     /// Does what the schedule has, until the run is over. Returns the faults that were done, and the memory of the master early
     /// and late.
-    pub fn strike(&mut self, schedule: &Schedule, draw: &mut Draw, is_over: &AtomicBool) -> Struck {
+    pub fn strike(&mut self, work: Work, schedule: &Schedule, draw: &mut Draw, is_over: &AtomicBool) -> Struck {
         let (began, mut faults, mut early, mut away) = (Instant::now(), Vec::new(), None, Duration::ZERO);
         let is_running = || !is_over.load(Ordering::Acquire);
         // Of a session that is guarded for the first time.
@@ -140,8 +140,8 @@ impl Field {
             if let Fault::Stop(_, time) | Fault::Cut(_, _, time) = fault {
                 away += time.min(since.elapsed());
             }
-            // A task that was only stopped may not have been missed.
-            waits_for_news = matches!(fault, Fault::Kill(_));
+            // A task that was only stopped may not have been missed, nor one that has no part in the run.
+            waits_for_news = matches!(fault, Fault::Kill(place) if work.is_on(TASKS[place]));
             if early.is_none() && began.elapsed() * 3 > schedule.time {
                 early = resident_kb(self.master.process.pid());
             }
