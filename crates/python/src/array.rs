@@ -8,6 +8,7 @@
 
 use meshtf::Code;
 use meshtf::tensor::{DType, Element, Shape, Tensor};
+use meshtf_loops::vector::copied;
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -158,14 +159,15 @@ pub fn to_tensor(array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Tensor> {
     Tensor::from_bytes(dtype, shape, bytes).or_raise(py)
 }
 
-/// A copy of the elements at an address, if they are aligned. The usual dtypes need no zeros before they are copied.
+/// A copy of the elements at an address, if they are aligned, by all threads if it is large: one thread alone copies at a part
+/// of the memory's rate. The usual dtypes need no zeros before they are copied.
 ///
 /// # Safety
 /// That many elements are readable there, and do not change meanwhile.
-unsafe fn elements<T: Element + Copy>(address: usize, count: usize) -> Option<Tensor> {
+unsafe fn elements<T: Element + Copy + Send + Sync>(address: usize, count: usize) -> Option<Tensor> {
     let first = address as *const T;
     // SAFETY: the caller's guarantee, and the alignment that is checked.
-    first.is_aligned().then(|| Tensor::vector(unsafe { std::slice::from_raw_parts(first, count) }.to_vec()))
+    first.is_aligned().then(|| Tensor::vector(copied(unsafe { std::slice::from_raw_parts(first, count) })))
 }
 
 fn of_strings(array: &Bound<'_, PyAny>) -> PyResult<Tensor> {
