@@ -10,12 +10,6 @@ use crate::sandbox::{NodeProcess, SPLIT_238, Sandbox, wait_until};
 /// The limit for events that should come soon, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A second sandbox of the same mesh, admitted with a ticket, as another machine is.
-fn joined(sandbox: &Sandbox, other: &Sandbox) {
-    let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
-    other.run(&["join", ticket.trim()]).expect(0);
-}
-
 fn submits_238(sandbox: &Sandbox) {
     let graph = sandbox.file("graph.json", SPLIT_238);
     sandbox.run(&["submit", &graph]).prints("238");
@@ -57,7 +51,7 @@ fn two_machines(namespaces: &Namespaces) -> (Sandbox, Sandbox, NodeProcess, Node
     namespaces.join();
     let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[1]);
-    joined(&here, &there);
+    here.admits(&there);
     let zero = here.node("local/0");
     let one = there.node("local/1");
     (here, there, zero, one)
@@ -90,7 +84,7 @@ fn by_address_where_multicast_is_silent() {
     let Some(namespaces) = Namespaces::new(1, "--peer without multicast") else { return };
     let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[0]);
-    joined(&here, &there);
+    here.admits(&there);
     let zero = here.node_with("local/0", &["--listen", "127.0.0.1:0"]);
     let _one = there.node_with("local/1", &["--listen", "127.0.0.1:0", "--peer", zero.address()]);
     submits_238(&here);
@@ -101,7 +95,7 @@ fn by_a_cluster_file_with_fixed_addresses() {
     // Two sandboxes share no registry folder and do not search the network: only the file remains.
     let here = Sandbox::new();
     let there = here.elsewhere();
-    joined(&here, &there);
+    here.admits(&there);
     // Held until both are known, so that they differ; free again when the nodes start.
     let sockets = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let [zero, one] = sockets.map(|socket| socket.local_addr().expect("a bound socket").to_string());

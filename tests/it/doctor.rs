@@ -10,12 +10,6 @@ use meshtf_testing::means::{Means, missing};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Admits `other` to the mesh of `sandbox`.
-fn joined(sandbox: &Sandbox, other: &Sandbox) {
-    let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
-    other.run(&["join", ticket.trim()]).expect(0);
-}
-
 /// The findings of a check, as level and text.
 fn found(report: &Value, check: &str) -> Vec<String> {
     let findings = report["findings"].as_array().expect("a list");
@@ -106,7 +100,7 @@ fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
     namespaces.join();
     let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[1]);
-    joined(&here, &there);
+    here.admits(&there);
     let node = there.node_with("local/1", &["--listen", "10.77.0.2:0"]);
     if !namespaces.drop_tcp(1) {
         return missing(Means::Namespaces, "doctor behind a firewall");

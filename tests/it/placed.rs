@@ -1,11 +1,16 @@
 //! Placement by cost: a model that no node holds alone runs over those that are up.
 
 use std::fmt::Write;
+use std::process::Command;
+use std::time::Duration;
 
 use meshtf_graph as graph;
 use meshtf_tensor::{DType, Tensor};
 
-use crate::sandbox::Sandbox;
+use crate::network::Namespaces;
+use crate::sandbox::{Sandbox, wait_until};
+
+const SOON: Duration = Duration::from_secs(60);
 
 /// Layers, each a product with a variable of 16.8 MB whose elements are all 1/2048: a row of ones stays one.
 fn layers(count: usize) -> String {
@@ -244,4 +249,52 @@ fn an_estimate_says_where_more_tasks_stop_paying() {
     let text = std::fs::read_to_string(digits).expect("an example");
     let astray = sandbox.file("astray.json", text.replace("\"optimizer\"", "\"optimiser\""));
     sandbox.run(&["plan", &astray, "--estimate"]).expect(2).complains(&["astray.json", "optimiser"]);
+}
+
+/// Two products that need not be on one device, of a scalar that is fed.
+const BRANCHES: &str = r#"{"version": 1, "fetch": ["y"], "nodes": {
+    "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": []}},
+    "m": {"op": "Fill", "inputs": [[512, 512], 1.0]}, "n": {"op": "Fill", "inputs": [[512, 512], 2.0]},
+    "a": {"op": "Mul", "inputs": ["m", "x"]}, "b": {"op": "Mul", "inputs": ["n", "x"]},
+    "p": {"op": "MatMul", "inputs": ["a", "a"]}, "q": {"op": "MatMul", "inputs": ["b", "b"]},
+    "s": {"op": "Sum", "inputs": ["p", [0, 1]]}, "t": {"op": "Sum", "inputs": ["q", [0, 1]]},
+    "y": {"op": "AddV2", "inputs": ["s", "t"]}}}"#;
+
+#[test]
+fn a_machine_that_joins_takes_a_part_of_what_is_served() {
+    let Some(namespaces) = Namespaces::new(2, "a machine that joins a session placed by cost") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    here.admits(&there);
+    let _zero = here.node("t/0");
+    let graph = here.file("graph.json", BRANCHES);
+    let server = here.start(&["serve", &graph, "--http", "127.0.0.1:0"]);
+    let line = server.next_line(SOON).expect("the line of its addresses");
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+    let port = address.and_then(|address| address.rsplit(':').next()).unwrap_or_else(|| panic!("no port in {line}"));
+    // The address of the server is in its namespace.
+    let body = r#"{"inputs": {"x": 1.0}}"#;
+    let request = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /v1/models/graph:predict HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\
+         Content-Length: {}\\r\\n\\r\\n%s' '{body}' >&3; cat <&3",
+        body.len()
+    );
+    let ask = || {
+        let arguments = ["netns", "exec", &namespaces.names[0], "bash", "-c", &request];
+        let answer = Command::new("ip").args(arguments).output().expect("bash runs");
+        let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+        // 512 x 512 sums of 512 products of ones, and of twos.
+        assert!(answer.contains("671088640"), "{answer}\n{}", server.stderr());
+    };
+    ask();
+    let _one = there.node("t/1");
+    let is_planned_anew = || {
+        ask();
+        let events = here.run(&["events", "t/0", "--now"]).expect(0).stdout;
+        events.contains("its next steps run on /job:t/task:0/device:CPU:0, /job:t/task:1/device:CPU:0")
+    };
+    let told = || here.run(&["events", "t/0", "--now"]).expect(0).stdout;
+    assert!(wait_until(SOON, is_planned_anew), "{}\n{}", told(), server.stderr());
+    ask();
 }

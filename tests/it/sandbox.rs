@@ -54,6 +54,12 @@ impl Sandbox {
         self
     }
 
+    /// Admits another sandbox to this one's mesh with a ticket, as another machine is.
+    pub fn admits(&self, other: &Sandbox) {
+        let ticket = self.run(&["ticket"]).expect(0).stdout;
+        other.run(&["join", ticket.trim()]).expect(0);
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
