@@ -276,7 +276,7 @@ fn a_machine_that_joins_takes_a_part_of_what_is_served() {
     // The address of the server is in its namespace.
     let body = r#"{"inputs": {"x": 1.0}}"#;
     let request = format!(
-        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /v1/models/graph:predict HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /v1/models/graph:predict HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\
          Content-Length: {}\\r\\n\\r\\n%s' '{body}' >&3; cat <&3",
         body.len()
     );
