@@ -95,8 +95,10 @@ fn again(mut ask: impl FnMut() -> *mut u8) -> *mut u8 {
     block
 }
 
+/// Returns memory that is free to the system, which the allocator would keep for some seconds: after work that took much and is
+/// not repeated.
 #[cold]
-fn give_back() {
+pub fn give_back() {
     // SAFETY: any thread may call it at any time.
     unsafe { mi_collect(true) };
 }

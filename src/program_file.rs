@@ -133,11 +133,6 @@ pub fn file_of(path: &Path) -> PathBuf {
     if saved.is_file() { saved } else { path.to_owned() }
 }
 
-/// Whether a file is an ONNX model, whose initializers may be variables.
-pub fn has_initializers(bytes: &[u8]) -> bool {
-    meshtf_onnx::is_model(bytes)
-}
-
 /// As [`read_beside`], for a file at a path: variables of a SavedModel or a MetaGraph have the values that lie next to it, and
 /// feeds and fetches the names of a signature. `tuning` is for an ONNX model.
 ///

@@ -55,22 +55,27 @@ def of_file(path, shapes):
     return model, feeds
 
 
+# The kernel counts for a process what the one that started it had then: this one, which holds models, starts none by itself.
+STARTER = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:])
+_, status, used = os.wait4(child.pid, 0)
+print(used.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 def resident(command):
     """A command that ran, and the most memory that it had, in MB."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(command, stdout=out, stderr=errors)
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        (out.seek(0), errors.seek(0))
-        ran = subprocess.CompletedProcess(command, child.returncode, out.read(), errors.read())
+    ran = subprocess.run([sys.executable, "-S", "-c", STARTER, *command], capture_output=True, text=True)
     if ran.returncode:
         sys.exit(f"{' '.join(command)}: {ran.stderr}")
-    return ran, used.ru_maxrss / 1024
+    return ran, int(ran.stderr.split()[-1]) / 1024
 
 
 def alone(path, feeds, threads, *names):
     """Three steps of onnxruntime in this process; prints the memory that it had before, in MB."""
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
     with np.load(feeds) as stored:
         feeds = dict(zip(names, (stored[name] for name in stored.files), strict=True))
     Onnxruntime(path, feeds, int(threads)).turn(0)

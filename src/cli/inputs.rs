@@ -277,8 +277,12 @@ impl GraphArgs {
         let feeds = feeds.into_iter().collect();
         let file = self.graph.clone();
         let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
-        // An ONNX model has no sections of a training, and may be large.
-        let text = if program_file::has_initializers(&bytes) { Vec::new() } else { bytes };
+        // A binary file has no sections of a training, and may be as large as all weights: the first step packs these.
+        let mut text = bytes;
+        if std::str::from_utf8(&text).is_err() {
+            text = Vec::new();
+            meshtf::allocator::give_back();
+        }
         Ok(StepRequest { file, files, graph, ports, feeds, fetches, names, targets, init, runs_init, text, fits, read })
     }
 }
