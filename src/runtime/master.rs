@@ -179,8 +179,9 @@ impl Master {
                 Request::Run { session, plan, steps, every, watched } => {
                     let ask = Ask { plan, steps, every, watched, feeds: tensors };
                     let cluster = &router.cluster();
-                    let to_compare =
-                        self.state.asked(from, id, session, SessionEvent::Run { request: id, ask, cluster });
+                    let is_comparing = self.state.is_comparing();
+                    let run = SessionEvent::Run { request: id, ask, cluster, is_comparing };
+                    let to_compare = self.state.asked(from, id, session, run);
                     to_compare.into_iter().for_each(|of| self.state.compare(session, of));
                 }
                 Request::Feed { session, run, feeds, wanted } => {

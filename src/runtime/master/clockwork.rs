@@ -61,8 +61,7 @@ impl Clockwork {
 }
 
 impl State {
-    /// Makes the plan that may take the place of one that runs, beside its steps: on a thread of its own, one at a time. Another
-    /// session's is compared later.
+    /// Makes the plan that may take the place of one that runs, beside its steps: on a thread of its own, one at a time.
     pub fn compare(&self, session: SessionId, of: ToPlan) {
         let Clockwork { state, is_comparing, .. } = &self.clockwork;
         let Some((state, budget)) = state.get().cloned() else { return self.compare_now(session, of) };
@@ -72,7 +71,11 @@ impl State {
         let work = move || {
             let Some(state) = state.upgrade() else { return };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| state.compare_now(session, of))) {
-                tracing::error!("{}", Failure::panicked("comparing a plan", &*panic));
+                let failure = Failure::panicked("comparing a plan", &*panic);
+                match state.sessions.find(session).filter(|handle| handle.is_damaged()) {
+                    Some(handle) => state.tick_panicked(&handle, failure),
+                    None => tracing::error!("{failure}"),
+                }
             }
             state.clockwork.is_comparing.store(false, Ordering::Release);
         };
@@ -83,9 +86,15 @@ impl State {
     }
 
     fn compare_now(&self, session: SessionId, of: ToPlan) {
+        let plan = self.plan_of(&of, &self.router.cluster());
+        // Tasks may have come and gone during the search.
         let cluster = &*self.router.cluster();
-        let plan = self.plan_of(&of, cluster);
         self.told(session, SessionEvent::Compared { of, plan, cluster });
+    }
+
+    /// Whether a plan is being compared.
+    pub fn is_comparing(&self) -> bool {
+        self.clockwork.is_comparing.load(Ordering::Acquire)
     }
 
     fn has_guarded(&self) -> bool {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_graph::plan::{ByCost, PlaceBy, Plan};
+use meshtf_graph::{Graph, NodeId};
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::ids::Incarnation;
 use meshtf_tensor::lock::lock;
@@ -15,29 +15,23 @@ use crate::protocol::Cluster;
 /// Most variables whose devices a master remembers for later sessions; a session remembers all of its own.
 const MAX_KEPT: usize = 1 << 16;
 
-/// The devices of the variables and constants that a session has planned, by the names of their nodes. They stay for the
-/// session's life: constants may be large, and are sent once.
+/// The devices of the variables and constants that a session has planned, by the names of their nodes. They stay there, since
+/// constants may be large and are sent once; a plan that takes the place of another may move constants.
 #[derive(Debug, Default)]
 pub(super) struct SessionHomes {
     kept: Mutex<BTreeMap<String, DeviceName>>,
 }
 
 impl SessionHomes {
-    /// The constants of a plan that takes the place of another are where it has them.
-    pub fn move_constants(&self, plan: &Plan, graph: &Graph) {
+    /// The constants of a plan that took the place of another are where it has them.
+    pub fn move_constants<'a>(&self, placed: impl Iterator<Item = (NodeId, &'a DeviceName)>, graph: &Graph) {
         let mut kept = lock(&self.kept);
-        for placement in &plan.placements {
-            let op = graph.find(&placement.node).map(|id| graph.node(id).op);
-            if op.is_some_and(|op| op.role == Role::Const) {
-                kept.insert(placement.node.clone(), placement.device.clone());
+        for (id, device) in placed {
+            let node = graph.node(id);
+            if node.op.role == Role::Const {
+                kept.insert(node.name.clone(), device.clone());
             }
         }
-    }
-
-    /// The next plan chooses the devices of constants anew: one of the present ones has refused its pieces.
-    pub fn forget_constants(&self, graph: &Graph) {
-        let is_constant = |name: &str| graph.find(name).is_some_and(|id| graph.node(id).op.role == Role::Const);
-        lock(&self.kept).retain(|name, _| !is_constant(name));
     }
 }
 
@@ -69,11 +63,21 @@ impl Homes {
             };
             own.or_else(|| kept.get(name).filter(still).map(|(device, _)| device)).cloned()
         };
-        // A plan that takes the place of another may have constants elsewhere.
-        let of_constant = |name| of_session.as_ref().filter(|_| placed.is_none())?.get(name).cloned();
+        let of_constant = |name: &String| of_session.as_ref()?.get(name).cloned();
+        // A plan that takes the place of another may have constants elsewhere; those of other plans are where they are too.
+        let mut placed = placed.cloned();
         let homes = graph.nodes().filter_map(|(_, node)| {
             let home = match node.op.role {
-                Role::Const => of_constant(&node.name)?,
+                Role::Const => {
+                    let home = of_constant(&node.name)?;
+                    match &mut placed {
+                        None => home,
+                        Some(placed) => {
+                            placed.entry(node.name.clone()).or_insert(home);
+                            return None;
+                        }
+                    }
+                }
                 _ if node.op.makes_variable => home(&node.name)?,
                 _ => return None,
             };
@@ -81,7 +85,7 @@ impl Homes {
         });
         let homes = homes.collect();
         let overlaps = rule == PlaceBy::Throughput;
-        let placed = placed.cloned().unwrap_or_default();
+        let placed = placed.unwrap_or_default();
         Some(ByCost { machines: cluster.machines(), homes, placed, overlaps, ..ByCost::default() })
     }
 

@@ -18,7 +18,7 @@ mod subject;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use self::adapting::{Adapting, Present};
+use self::adapting::{LEAST_REST, Present};
 pub(super) use self::constants::Stock;
 use self::guard::Guard;
 pub(super) use self::guard::{Inheritance, buddy};
@@ -51,8 +51,8 @@ pub(super) type Nanos = u64;
 
 /// An event of a session.
 pub(super) enum SessionEvent<'a> {
-    /// Its client requests a run.
-    Run { request: RequestId, ask: Ask, cluster: &'a Cluster },
+    /// Its client requests a run. `is_comparing`: the plan of some session is being compared.
+    Run { request: RequestId, ask: Ask, cluster: &'a Cluster, is_comparing: bool },
     /// Its client gives a partial run some of its feeds.
     Feed { request: RequestId, fed: Fed },
     /// Its client gives up a run.
@@ -142,7 +142,8 @@ pub(super) struct Machine {
     constants: Stock,
     options: SessionOptions,
     homes: Arc<SessionHomes>,
-    adapting: Adapting,
+    /// The least time between two comparisons of a plan.
+    rest: Nanos,
     plans: Plans,
     runs: Runs,
     /// When its client last made a request.
@@ -206,7 +207,7 @@ impl Machine {
             constants: Stock::default(),
             options,
             homes: Arc::default(),
-            adapting: Adapting::default(),
+            rest: LEAST_REST,
             plans: Plans::new(limits),
             runs: Runs::default(),
             used: now,
@@ -230,11 +231,13 @@ impl Machine {
     pub fn handle(&mut self, event: SessionEvent<'_>, now: Nanos) -> Option<ToPlan> {
         self.now = now;
         match event {
-            SessionEvent::Run { request, ask, cluster } => {
+            SessionEvent::Run { request, ask, cluster, is_comparing } => {
                 self.used = now;
-                let to_compare = self.compare(ask.plan, cluster);
+                let plan = ask.plan;
                 self.begin(request, ask, cluster, now);
-                return to_compare;
+                if self.runs.has(request) && !is_comparing {
+                    return self.compare(plan, cluster);
+                }
             }
             SessionEvent::Feed { request, fed } => {
                 self.used = now;
@@ -443,15 +446,15 @@ impl Machine {
         }
         if let Err(failure) = result {
             self.constants.lost(worker);
-            if !plan.placed.is_empty() {
-                self.homes.forget_constants(&self.graph);
-            }
             return self.give_up(number, &failure);
         }
         plan.parts.iter().filter(|part| part.worker == *worker).for_each(|part| self.constants.registered(part));
         if workers.is_empty() {
             let requests = std::mem::take(requests);
             plan.readiness = Readiness::Ready;
+            if plan.instead.is_some() {
+                return self.take_over(number);
+            }
             self.prepared(&requests, number);
             self.plan_settled(number, Ok(()));
         }

@@ -24,8 +24,8 @@ const LEARNED_EVERY: Nanos = 1_000_000_000;
 impl State {
     /// Makes the plan that a session has asked for.
     pub fn plan_of(&self, of: &ToPlan, cluster: &Cluster) -> Result<Plan> {
-        let placed = of.present.as_ref().map(|present| &present.placed);
-        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options, Some(&of.homes), placed)?;
+        let placed = of.present.as_ref().map(|present| present.placed.by_name(of.graph()));
+        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options, Some(&of.homes), placed.as_ref())?;
         // One that may take the place of another is not in use yet.
         if of.options.place_by != PlaceBy::Names && placed.is_none() {
             self.homes.keep(&plan, of.graph(), cluster, &of.homes);

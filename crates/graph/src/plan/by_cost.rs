@@ -68,7 +68,8 @@ pub struct ByCost {
     /// The device of variables and constants that were placed before, by the names of their nodes: they stay there.
     pub homes: BTreeMap<String, DeviceName>,
     /// The devices of nodes in a plan that runs, by the nodes' names: another choice is made only if it saves more within a
-    /// minute of steps than the change costs, and at least a tenth of a step. Empty for a first plan.
+    /// minute of steps than the change costs, and at least a tenth of a step; or if less memory is lacking then, by a tenth of
+    /// what is stored. Empty for a first plan.
     pub placed: BTreeMap<String, DeviceName>,
     /// The measured links of the master's task with others.
     pub links: BTreeMap<Task, LinkRate>,
@@ -184,7 +185,8 @@ pub(super) fn choose(
     if graph.len() > MAX_NODES {
         return None;
     }
-    let mut problem = Problem::of(graph, groups, devices, by_cost, by_name);
+    let problem = Problem::of(graph, groups, devices, by_cost, by_name);
+    let step = problem.without_nodes(|id| !runs(id));
     let mut player = Player::new(&problem);
     let mut play = |device: usize| (device, player.play(&problem.all_on(device)));
     let singles: Vec<(usize, Cost)> = problem.common.iter().map(|&device| play(device)).collect();
@@ -206,14 +208,13 @@ pub(super) fn choose(
     };
     let present = problem.present(graph, devices, &by_cost.placed, &units);
     let (units, before) = match present {
-        Some(present) if pays(&problem, &mut player, &present, &units) => (units, Some(present)),
+        Some(present) if pays((&problem, &mut player), &step, &present, &units) => (units, Some(present)),
         Some(present) => (present, None),
         None => (units, None),
     };
     let next = if by_cost.compares { next_best(&problem, &mut player, &units, other) } else { None };
     let of_node = graph.nodes().map(|(id, _)| problem.chosen(id, &units)).collect();
-    problem.leave_out(|id| !runs(id));
-    let mut player = Player::new(&problem);
+    let mut player = Player::new(&step);
     let ns = Duration::from_nanos;
     let of_step = player.play(&units);
     let (step, interval) = (ns(of_step.time), by_cost.overlaps.then(|| ns(of_step.interval)));
@@ -243,13 +244,21 @@ pub(super) fn choose(
     Some(Chosen { of_node, estimate: Estimate { step, interval, alone, before, devices, path, next } })
 }
 
-/// Whether a plan that runs on some devices is to be changed to others: for memory, or since its steps then save more than it
-/// costs. What is stored elsewhere then is sent by the master.
-fn pays<'a>(problem: &'a Problem, player: &mut Player<'a>, present: &[usize], other: &[usize]) -> bool {
-    let (now, then) = (player.play(present), player.play(other));
-    if then.over != now.over {
-        return then.over < now.over;
+/// Whether a plan that runs on some devices is to be changed to others: for memory, if at least a tenth of what is stored is
+/// lacking less, or since its steps then save more than the change costs. The memory is that of the whole graph, the time that
+/// of the step. What is stored elsewhere then counts as sent by the master.
+fn pays<'a>(
+    (problem, player): (&'a Problem, &mut Player<'a>),
+    step: &Problem,
+    present: &[usize],
+    other: &[usize],
+) -> bool {
+    let (lacks, lacked) = (player.play(present).over, player.play(other).over);
+    if lacked != lacks && lacks.abs_diff(lacked) >= problem.all_stored() / 10 {
+        return lacked < lacks;
     }
+    let mut player = Player::new(step);
+    let (now, then) = (player.play(present), player.play(other));
     let saved = now.length().saturating_sub(then.length());
     let in_time = u128::from(PAYS_WITHIN) * u128::from(saved) / u128::from(now.length().max(1));
     let moved = present.iter().zip(other).zip(&problem.stored).filter(|((from, to), _)| from != to);

@@ -1,69 +1,68 @@
 //! Sessions that are placed by cost adapt: the plan that runs is compared with the one that would be chosen now, since nodes
 //! join, and rates of devices and links become known, after it was made.
 //!
-//! A comparison costs a search, and a change sends constants again. So the first is made [`FIRST`] after a plan first ran, and
-//! each later one after a pause that doubles, unless the devices of the mesh have changed. After each change of the session's
-//! plans it is left as it is for a time that doubles too, so that facts that vary move it ever more rarely.
+//! A comparison costs a search, and a change sends constants again. So the first is made some seconds after a plan first ran,
+//! and each later one after a pause that doubles, unless the devices of the mesh have changed. After each change of a
+//! session's plans the least pause is twice as long, so that facts that vary move it ever more rarely. A plan that is better
+//! takes over once its pieces are registered: until then, and if a worker refuses them, the other one runs on.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use meshtf_graph::plan::{PlaceBy, Plan};
+use meshtf_graph::plan::{PlaceBy, Plan, Signature};
 use meshtf_graph::{Graph, NodeId};
 use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::Result;
 
 use super::plans::Prepared;
+use super::register::meets;
+use super::run::apart;
 use super::{Machine, Nanos, Of, ToPlan};
 use crate::protocol::Cluster;
 use crate::protocol::event::Event;
 
-/// The time from the first run to the first comparison, and the least time between two.
-const FIRST: Nanos = 5_000_000_000;
+/// The time from the first run of a plan to the first comparison, and the least time between two before any change.
+pub(super) const LEAST_REST: Nanos = 5_000_000_000;
 /// The longest pause.
 const LONGEST: Nanos = 600_000_000_000;
+/// The least time between two looks at the devices of the mesh.
+const LOOKS_EVERY: Nanos = 1_000_000_000;
 
-/// The comparisons of a session.
+/// The comparisons of a plan.
+#[derive(Default)]
 pub(super) struct Adapting {
     /// When the last one was asked for, or when the first run began.
     last: Option<Nanos>,
-    /// The pause until the next one while the devices stay the same.
+    /// The pause until the next one while the devices stay the same, unless the session's least pause is longer.
     pause: Nanos,
-    /// The least pause.
-    rest: Nanos,
+    /// When the devices were last looked at.
+    looked: Nanos,
     /// The devices of the mesh at the last comparison.
     devices: u64,
 }
 
-impl Default for Adapting {
-    fn default() -> Adapting {
-        Adapting { last: None, pause: FIRST, rest: FIRST, devices: 0 }
-    }
-}
-
 impl Adapting {
-    /// Whether the plan that runs now is to be compared.
-    pub fn is_due(&mut self, cluster: &Cluster, now: Nanos) -> bool {
+    /// Whether the plan that runs now is to be compared, in a session whose least pause is `rest`.
+    pub fn is_due(&mut self, rest: Nanos, cluster: &Cluster, now: Nanos) -> bool {
         let Some(last) = self.last else {
-            (self.last, self.devices) = (Some(now), devices(cluster));
+            *self = Adapting { last: Some(now), pause: rest, looked: now, devices: devices(cluster) };
             return false;
         };
         let passed = now.saturating_sub(last);
-        if passed < self.rest {
+        let is_over = passed >= self.pause.max(rest);
+        if passed < rest || !is_over && now.saturating_sub(self.looked) < LOOKS_EVERY {
             return false;
         }
+        self.looked = now;
         let known = std::mem::replace(&mut self.devices, devices(cluster));
         let is_new = known != self.devices;
-        if !is_new && passed < self.pause {
+        if !is_new && !is_over {
             return false;
         }
         self.last = Some(now);
-        self.pause = if is_new { FIRST } else { (self.pause * 2).min(LONGEST) }.max(self.rest);
+        self.pause = if is_new { rest } else { (self.pause * 2).min(LONGEST) };
         true
-    }
-
-    pub fn changed(&mut self) {
-        self.rest = (self.rest * 2).min(LONGEST);
     }
 }
 
@@ -82,7 +81,7 @@ fn devices(cluster: &Cluster) -> u64 {
 
 /// The devices of a plan's nodes.
 #[derive(Default)]
-pub(super) struct Placed {
+pub(in super::super) struct Placed {
     devices: Vec<DeviceName>,
     /// Indices into them.
     of_node: Vec<(NodeId, u32)>,
@@ -109,10 +108,13 @@ impl Placed {
         self.of_node.is_empty()
     }
 
-    fn by_name(&self, graph: &Graph) -> BTreeMap<String, DeviceName> {
-        let named =
-            |&(node, place): &(NodeId, u32)| (graph.node(node).name.clone(), self.devices[place as usize].clone());
-        self.of_node.iter().map(named).collect()
+    fn nodes(&self) -> impl Iterator<Item = (NodeId, &DeviceName)> {
+        self.of_node.iter().map(|&(node, place)| (node, &self.devices[place as usize]))
+    }
+
+    /// By the nodes' names.
+    pub fn by_name(&self, graph: &Graph) -> BTreeMap<String, DeviceName> {
+        self.nodes().map(|(node, device)| (graph.node(node).name.clone(), device.clone())).collect()
     }
 }
 
@@ -120,53 +122,79 @@ impl Placed {
 pub(in super::super) struct Present {
     number: u32,
     /// The devices of its nodes.
-    pub placed: BTreeMap<String, DeviceName>,
+    pub placed: Arc<Placed>,
+}
+
+/// The plan whose place another one is to take.
+pub(super) struct Instead {
+    of: u32,
+    /// The change, as a sentence.
+    what: String,
+}
+
+impl Instead {
+    /// `None` if the plan is no other one.
+    pub fn of(present: &Present, plan: &Plan) -> Option<Instead> {
+        let estimate = plan.estimate.as_ref()?;
+        let (step, before) = (estimate.interval.unwrap_or(estimate.step), estimate.before?);
+        let devices: Vec<String> = plan.pieces.iter().map(|piece| piece.device.to_string()).collect();
+        let devices = devices.join(", ");
+        let what =
+            format!("its next steps run on {devices}: {step:.1?} expected for each, {before:.1?} where they ran");
+        Some(Instead { of: present.number, what })
+    }
 }
 
 impl Machine {
-    /// Compares the plan that is about to run, if that is due: what is to be planned for that.
+    /// Compares the plan that runs, if that is due: what is to be planned for that.
     pub(super) fn compare(&mut self, number: u32, cluster: &Cluster) -> Option<ToPlan> {
-        if self.options.place_by == PlaceBy::Names {
+        if self.options.place_by == PlaceBy::Names || !self.is_calm() {
             return None;
         }
-        let plan = self.plans.get(number).filter(|plan| may_change(plan))?;
-        if !self.adapting.is_due(cluster, self.now) {
+        let (rest, now) = (self.rest, self.now);
+        let plan = self.plans.get_mut(number).filter(|plan| may_change(plan))?;
+        if !plan.adapting.is_due(rest, cluster, now) {
             return None;
         }
-        let present = Present { number, placed: plan.placed.by_name(&self.graph) };
-        let of = self.to_plan(Of::Session(self.graph.clone()), (*plan.signature).clone());
-        Some(ToPlan { present: Some(present), ..of })
+        let present = Present { number, placed: Arc::clone(&plan.placed) };
+        let signature = (*plan.signature).clone();
+        Some(ToPlan { present: Some(present), ..self.to_plan(Of::Session(Arc::clone(&self.graph)), signature) })
     }
 
-    /// The plan that would be chosen now is made. If it is another one, and pays, it takes the place of the one that ran: later
-    /// runs use it, and those under way end as they are.
+    /// The plan that would be chosen now is made. If it is another one, and pays, its pieces are registered.
     pub(super) fn compared(&mut self, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) {
-        let Some(number) = of.present.as_ref().map(|present| present.number) else { return };
-        let is_present = self.plans.ready(&of.signature) == Some(number);
-        let is_calm = self.guard.as_ref().is_none_or(|guard| !guard.is_lost());
-        let Ok(plan) = plan else { return };
-        let Some((step, before)) = plan
-            .estimate
-            .as_ref()
-            .and_then(|estimate| Some((estimate.interval.unwrap_or(estimate.step), estimate.before?)))
-        else {
-            return;
-        };
-        if !is_present || !is_calm || plan.pieces.iter().any(|piece| cluster.member(&piece.device.task).is_none()) {
-            return;
+        let (Some(present), Ok(plan)) = (&of.present, plan) else { return };
+        let is_apart = apart(&meets(&plan), cluster).is_some();
+        let changes = Instead::of(present, &plan).is_some() && self.runs_by(present.number, &of.signature);
+        if changes && !is_apart {
+            // If its tasks are gone, or there is no room, the present plan stays.
+            let _refused = self.register(None, of, plan, cluster);
         }
-        let mut devices: Vec<String> = plan.pieces.iter().map(|piece| piece.device.to_string()).collect();
-        devices.dedup();
-        self.adapting.changed();
-        self.homes.move_constants(&plan, of.graph());
-        if self.register(None, of, plan, cluster).is_err() {
-            return;
+    }
+
+    /// The pieces of a plan that was to take the place of another are registered.
+    pub(super) fn take_over(&mut self, number: u32) {
+        let Some(plan) = self.plans.get_mut(number) else { return };
+        let (signature, placed) = (Arc::clone(&plan.signature), Arc::clone(&plan.placed));
+        let Some(Instead { of, what }) = plan.instead.take() else { return };
+        if !self.runs_by(of, &signature) {
+            let unneeded = self.plans.replace(number);
+            return self.forget(unneeded);
         }
-        let what = format!(
-            "its next steps run on {}: {step:.1?} expected for each, {before:.1?} where they ran",
-            devices.join(", ")
-        );
+        let unneeded = self.plans.list(number);
+        self.forget(unneeded);
+        self.rest = (self.rest * 2).min(LONGEST);
+        self.homes.move_constants(placed.nodes(), &self.graph);
         self.happened.push(Event::PlannedAnew { session: self.id, what });
+    }
+
+    /// Whether a signature's runs use that plan, and none of them is computed again after a loss.
+    fn runs_by(&self, number: u32, signature: &Signature) -> bool {
+        self.plans.ready(signature) == Some(number) && self.is_calm()
+    }
+
+    fn is_calm(&self) -> bool {
+        self.guard.as_ref().is_none_or(|guard| !guard.is_lost() && !guard.is_replaying)
     }
 }
 

@@ -14,7 +14,7 @@ use meshtf_tensor::ids::{Incarnation, PieceId, RequestId};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::super::MasterLimits;
-use super::adapting::Placed;
+use super::adapting::{Adapting, Instead, Placed};
 use crate::protocol::{Cluster, Content, Envelope, Peer, ToWorker};
 
 /// Most requests that wait for one plan to be registered.
@@ -42,7 +42,11 @@ pub(super) struct Prepared {
     pub needed_feeds: Vec<Vec<u32>>,
     pub summary: Summary,
     /// The devices of its nodes, if they were placed by cost.
-    pub placed: Placed,
+    pub placed: Arc<Placed>,
+    /// When it is compared with other plans.
+    pub adapting: Adapting,
+    /// It is to take the place of another plan of its signature once its pieces are registered. Until then no request gets it.
+    pub instead: Option<Instead>,
     /// Its picture, if its graph was a separate one and is not kept.
     pub picture: Option<Arc<Picture>>,
     /// The numbers of its pieces.
@@ -251,7 +255,8 @@ impl Plans {
             return Err(no_number("plans"));
         }
         let mut unneeded = Unneeded::new();
-        if let Some(&old) = self.by_signature.get(&*plan.signature).filter(|_| plan.is_shared) {
+        let is_listed = plan.is_shared && plan.instead.is_none();
+        if let Some(&old) = self.by_signature.get(&*plan.signature).filter(|_| is_listed) {
             unneeded.extend(self.replace(old));
         }
         for number in self.in_the_way(plan.nodes)? {
@@ -261,7 +266,7 @@ impl Plans {
         self.next += 1;
         self.clock += 1;
         plan.used = self.clock;
-        if plan.is_shared {
+        if is_listed {
             self.by_signature.insert(Arc::clone(&plan.signature), number);
         }
         if !plan.pieces.is_empty() {
@@ -270,6 +275,17 @@ impl Plans {
         self.nodes += plan.nodes;
         self.plans.insert(number, plan);
         Ok((number, unneeded))
+    }
+
+    /// Lists a plan in the place of the one of its signature, which is dropped.
+    pub fn list(&mut self, number: u32) -> Unneeded {
+        let Some(signature) = self.plans.get(&number).map(|plan| Arc::clone(&plan.signature)) else {
+            return Unneeded::new();
+        };
+        let old = self.by_signature.get(&signature).copied();
+        let unneeded = old.map_or(Unneeded::new(), |old| self.replace(old));
+        self.by_signature.insert(signature, number);
+        unneeded
     }
 
     /// The plans to drop so that a plan of `nodes` nodes fits: the least recently used first.
@@ -429,7 +445,9 @@ mod tests {
             feed_ways: Vec::new(),
             needed_feeds: Vec::new(),
             summary: Summary::default(),
-            placed: Placed::default(),
+            placed: Arc::default(),
+            adapting: Adapting::default(),
+            instead: None,
             picture: None,
             pieces: 0..0,
             nodes: 1,

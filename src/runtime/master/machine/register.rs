@@ -10,7 +10,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{PieceId, RequestId};
 
-use super::adapting::Placed;
+use super::adapting::{Adapting, Instead, Placed};
 use super::plans::{FeedWay, MAX_NUMBERS, Part, Prepared, Readiness, no_number};
 use super::{Machine, Of, Pieces, ToPlan, lost};
 use crate::protocol::constants::TakenOut;
@@ -31,7 +31,8 @@ impl Machine {
         let graph = of.graph();
         let signature = &of.signature;
         let summary = plan.summary();
-        let placed = Placed::of(&plan, graph);
+        let placed = Arc::new(Placed::of(&plan, graph));
+        let instead = of.present.as_ref().and_then(|present| Instead::of(present, &plan));
         let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
         let needed_feeds = match signature.mode {
@@ -75,7 +76,8 @@ impl Machine {
         }
         let workers: BTreeSet<Peer> = parts.values().map(|(part, _)| part.worker.clone()).collect();
         let is_shared = matches!(of.of, Of::Session(_));
-        let mut requests = if is_shared { self.plans.take_requests(signature) } else { Vec::new() };
+        let takes = is_shared && instead.is_none();
+        let mut requests = if takes { self.plans.take_requests(signature) } else { Vec::new() };
         requests.extend(request);
         let readiness = match workers.is_empty() {
             true => Readiness::Ready,
@@ -104,6 +106,8 @@ impl Machine {
             needed_feeds,
             summary,
             placed,
+            adapting: Adapting::default(),
+            instead,
             picture: of.picture,
             pieces: first_piece..self.next_piece,
             nodes,
@@ -143,7 +147,7 @@ impl Machine {
 }
 
 /// The tasks of which the first sends values to the second.
-fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
+pub(super) fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
     let between = sends.filter_map(|(from, op)| match op {
         PieceOp::Send { to, .. } if to.task != *from => Some((from.clone(), to.task.clone())),

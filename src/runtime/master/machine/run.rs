@@ -567,7 +567,7 @@ impl Machine {
 }
 
 /// The first pair of tasks that have to exchange values and cannot: the one that reports it, and the one that it cannot reach.
-fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
+pub(super) fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
     meets.iter().find_map(|(from, to)| cluster.are_apart(from, to))
 }
 

@@ -105,7 +105,7 @@ impl Script {
     fn run(&mut self, plan: u32, steps: u64, watched: bool, now: Nanos) -> Vec<(Peer, Message)> {
         let ask = Ask { plan, steps, every: 0, watched, feeds: vec![Tensor::scalar(7i32)] };
         let cluster = self.cluster.clone();
-        self.on(SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster }, now)
+        self.on(SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster, is_comparing: false }, now)
     }
 
     /// Both pieces are done with a step.

@@ -273,15 +273,17 @@ impl Problem {
         self.jobs.iter_mut().for_each(|job| job.is_result = job.consumers == 0 && job.makes > 0);
     }
 
-    /// Nodes that compute, and for which the condition holds, do nothing.
-    pub fn leave_out(&mut self, condition: impl Fn(NodeId) -> bool) {
+    /// The same, in which nodes that compute, and for which the condition holds, do nothing.
+    pub fn without_nodes(&self, condition: impl Fn(NodeId) -> bool) -> Problem {
+        let mut problem = self.clone();
         for (_, &at) in self.at.iter().enumerate().filter(|(node, _)| condition(NodeId(*node as u32))) {
-            let job = &mut self.jobs[at];
+            let job = &mut problem.jobs[at];
             if job.work.is_some() {
                 *job = Job { unit: job.unit, ..Job::default() };
             }
         }
-        self.count_consumers();
+        problem.count_consumers();
+        problem
     }
 
     /// Nanoseconds of all runs of a job on a device whose memory has so many bytes of stored values.

@@ -34,7 +34,7 @@ fn script(place_by: PlaceBy) -> Script {
 }
 
 fn made(of: &ToPlan, cluster: &Cluster) -> Result<Plan> {
-    let placed = of.present.as_ref().map(|present| present.placed.clone()).unwrap_or_default();
+    let placed = of.present.as_ref().map(|present| present.placed.by_name(of.graph())).unwrap_or_default();
     let by_cost = Some(ByCost { placed, ..ByCost::default() });
     let default_device = Task::new("t", 0).device(DeviceKind::Cpu, 0);
     let options = PlanOptions { default_device, soft_placement: false, by_cost };
@@ -68,7 +68,10 @@ impl Script {
     fn runs(&mut self, request: u64, plan: u32, now: Nanos) -> (Option<ToPlan>, Vec<(Peer, Message)>) {
         let ask = Ask { plan, steps: 1, every: 0, watched: false, feeds: Vec::new() };
         let cluster = self.cluster.clone();
-        let of = self.machine.handle(SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster }, now);
+        let of = self.machine.handle(
+            SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster, is_comparing: false },
+            now,
+        );
         (of, self.sent())
     }
 }
@@ -96,22 +99,56 @@ fn a_plan_by_cost_is_changed_between_runs_if_a_task_that_joins_makes_steps_short
     let (plan, cluster) = (made(&of, &script.cluster), script.cluster.clone());
     let sent = script.on(SessionEvent::Compared { of, plan, cluster: &cluster }, 6 * SECOND);
     assert_eq!(sent.iter().map(|(to, _)| to.as_str()).collect::<Vec<_>>(), ["worker 0", "worker 1"], "{sent:?}");
+    assert!(script.machine.take_happened().is_empty(), "it waits for its workers");
+    script.on(SessionEvent::Done { piece, step: 2, tensors: vec![Tensor::scalar(1f32)] }, 6 * SECOND);
+    let (of, ran) = script.runs(4, first, 7 * SECOND);
+    assert!(of.is_none());
+    assert_eq!(started(&ran), [("worker 0", 3, 1)], "until then the one that there is runs on");
+    assert_eq!(script.registered(&sent, 8 * SECOND), []);
     let events: Vec<String> = script.machine.take_happened().iter().map(Event::to_string).collect();
     assert!(events.iter().any(|event| event.contains("/job:t/task:1/device:CPU:0")), "{events:?}");
     // Until the run ends, its pieces stay; its client is asked to prepare the plan again for the next run.
-    let ended = script.on(SessionEvent::Done { piece, step: 2, tensors: vec![Tensor::scalar(1f32)] }, 7 * SECOND);
+    let ended = script.on(SessionEvent::Done { piece, step: 3, tensors: vec![Tensor::scalar(1f32)] }, 8 * SECOND);
     let is_forgotten = |(_, message): &(Peer, Message)| matches!(message, Message::ToWorker(ToWorker::Forget { .. }));
     assert!(ended.iter().any(is_forgotten), "{ended:?}");
-    let (_, refused) = script.runs(4, first, 7 * SECOND);
+    let (_, refused) = script.runs(5, first, 8 * SECOND);
     let [(_, Message::ToClient(ToClient::Reply { result: Err(failure), .. }))] = &refused[..] else {
         panic!("{refused:?}")
     };
     assert_eq!(failure.reason, Some(Reason::PlanGone), "{failure}");
-    assert_eq!(script.wants(5, 7 * SECOND), [], "its pieces are on their way");
-    let second = number(&script.registered(&sent, 8 * SECOND));
-    let (of, sent) = script.runs(6, second, 8 * SECOND);
-    assert!(of.is_none(), "after a change it is left alone for a while");
-    assert_eq!(started(&sent), [("worker 0", 3, 1), ("worker 1", 3, 1)]);
+    let second = number(&script.wants(6, 8 * SECOND));
+    let (_, sent) = script.runs(7, second, 8 * SECOND);
+    assert_eq!(started(&sent), [("worker 0", 4, 1), ("worker 1", 4, 1)]);
+}
+
+#[test]
+fn a_plan_that_a_worker_refuses_or_does_not_live_to_see_changes_nothing() {
+    for is_lost in [false, true] {
+        let mut script = script(PlaceBy::Cost);
+        let first = number(&script.wants(1, 0));
+        script.runs(2, first, 0);
+        script.cluster = mesh(2);
+        let of = script.runs(3, first, 6 * SECOND).0.expect("another task is there");
+        let (plan, cluster) = (made(&of, &script.cluster), script.cluster.clone());
+        let sent = script.on(SessionEvent::Compared { of, plan, cluster: &cluster }, 6 * SECOND);
+        let pieces = sent.iter().find_map(|(to, message)| match message {
+            Message::ToWorker(ToWorker::Register { pieces, .. }) if *to == worker(1) => {
+                Some(pieces.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+            }
+            _ => None,
+        });
+        let full = Failure::new(Code::ResourceExhausted, "no memory");
+        let event = match is_lost {
+            true => SessionEvent::Down { peer: &worker(1), failure: &full },
+            false => {
+                SessionEvent::Registered { worker: &worker(1), pieces: pieces.unwrap(), result: Err(full.clone()) }
+            }
+        };
+        let told = script.on(event, 7 * SECOND);
+        assert!(told.iter().all(|(to, _)| to.as_str() != "client"), "{told:?}");
+        assert_eq!(number(&script.wants(4, 8 * SECOND)), first);
+        assert_eq!(started(&script.runs(5, first, 8 * SECOND).1), [("worker 0", 3, 1)]);
+    }
 }
 
 #[test]
@@ -137,11 +174,10 @@ fn a_plan_by_names_is_never_compared() {
 #[test]
 fn comparisons_are_ever_rarer_unless_the_devices_change() {
     let (mut adapting, one, two) = (Adapting::default(), mesh(1), mesh(2));
-    let due = |adapting: &mut Adapting, cluster: &Cluster, from: u64, to: u64| -> Vec<u64> {
-        (from..to).filter(|&second| adapting.is_due(cluster, second * SECOND)).collect()
+    let mut due = |cluster: &Cluster, rest: u64, from: u64, to: u64| -> Vec<u64> {
+        (from..to).filter(|&second| adapting.is_due(rest * SECOND, cluster, second * SECOND)).collect()
     };
-    assert_eq!(due(&mut adapting, &one, 0, 80), [5, 15, 35, 75]);
-    assert_eq!(due(&mut adapting, &two, 81, 100), [81, 86, 96], "a task joins");
-    adapting.changed();
-    assert_eq!(due(&mut adapting, &one, 100, 130), [106, 116], "after a change it has twice the rest");
+    assert_eq!(due(&one, 5, 0, 80), [5, 15, 35, 75]);
+    assert_eq!(due(&two, 5, 81, 100), [81, 86, 96], "a task joins");
+    assert_eq!(due(&one, 10, 100, 135), [106, 116, 136].into_iter().filter(|&second| second < 135).collect::<Vec<_>>());
 }

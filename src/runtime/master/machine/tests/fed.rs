@@ -19,7 +19,7 @@ impl Script {
     fn run_fed(&mut self, plan: u32, steps: u64, feeds: Vec<Tensor>) -> Vec<(Peer, Envelope)> {
         let ask = Ask { plan, steps, every: 0, watched: false, feeds };
         let cluster = self.cluster.clone();
-        let event = SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster };
+        let event = SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster, is_comparing: false };
         assert!(self.machine.handle(event, 0).is_none());
         self.envelopes()
     }

@@ -285,7 +285,8 @@ fn a_run_that_began_while_a_task_was_lost_gets_the_plan_of_the_tasks_that_are_th
         Ask { plan: beside, steps: 1, every: 0, watched: false, feeds: vec![Tensor::scalar(7i32)] },
         script.cluster.clone(),
     );
-    let sent = script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster }, SECOND);
+    let sent =
+        script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster, is_comparing: false }, SECOND);
     assert_eq!((started(&sent), answers(&sent).len()), (vec![], 0), "it waits");
     script.on(SessionEvent::Down { peer: &worker(2), failure: &failure }, SECOND);
     script.cluster =
@@ -307,7 +308,8 @@ fn a_plan_on_a_task_of_which_no_copy_was_taken_waits_for_one() {
     script.answer_guard(sent, Until::Complete, 0);
     let (feeds, cluster) = (vec![Tensor::scalar(7i32)], script.cluster.clone());
     let ask = Ask { plan: late, steps: 1, every: 0, watched: false, feeds };
-    let sent = script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster }, SECOND);
+    let sent =
+        script.on(SessionEvent::Run { request: RequestId(9), ask, cluster: &cluster, is_comparing: false }, SECOND);
     assert_eq!(started(&sent), [], "{sent:?}");
     assert!(!asked(&sent).is_empty(), "{sent:?}");
 }

@@ -9,7 +9,7 @@ impl Script {
     fn asks(&mut self, request: u64, plan: u32, steps: u64, now: Nanos) -> Vec<(Peer, Message)> {
         let ask = Ask { plan, steps, every: 0, watched: false, feeds: vec![Tensor::scalar(7i32)] };
         let cluster = self.cluster.clone();
-        self.on(SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster }, now)
+        self.on(SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster, is_comparing: false }, now)
     }
 
     fn tick(&mut self, now: Nanos) -> Vec<(Peer, Message)> {
@@ -587,7 +587,7 @@ fn a_client_learns_of_a_loss_with_its_next_run_if_none_was_under_way_that_it_wat
     let mut notes = |request| {
         let ask = Ask { plan: other, steps: 1, every: 0, watched: true, feeds: vec![Tensor::scalar(7i32)] };
         let cluster = script.cluster.clone();
-        let run = SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster };
+        let run = SessionEvent::Run { request: RequestId(request), ask, cluster: &cluster, is_comparing: false };
         let sent = script.on(run, 3 * SECOND);
         let notes = sent.into_iter().filter_map(|(_, message)| match message {
             Message::ToClient(ToClient::Guard { id, note }) => Some((id.0, note.to_string())),
