@@ -281,7 +281,13 @@ fn the_states_of_a_node_that_is_started_again_are_there() {
     assert!(last >= 100 && last.is_multiple_of(100), "{last}");
     // From there, another training continues.
     let (to, dir) = ((last + 50).to_string(), folder(&sandbox, "later"));
-    sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &dir, "--resume"]).expect(0);
+    let next = sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &dir, "--resume"]).expect(0);
+    assert!(
+        next.stderr.contains(&format!("{dir} was the folder of run {run}, and is that of this training")),
+        "{}",
+        next.stderr
+    );
+    sandbox.run(&["attach", &run, "--checkpoint", &dir]).expect(2).complains(&["of another training"]);
     sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &folder(&sandbox, "whole")]).expect(0);
     assert!(state(&dir, last + 50) == state(&folder(&sandbox, "whole"), last + 50));
 }

@@ -23,7 +23,7 @@ use crate::cli::detached::short_id;
 use crate::cli::launching::Launching;
 use crate::cli::reach::Reached;
 use crate::cli::signals::interrupted;
-use crate::cli::states::{check_folder, dedicate, release};
+use crate::cli::states::{Dedicated, check_folder, dedicate};
 use crate::cli::{Exit, Outcome, Trouble, output};
 
 /// The interval of saved states if none is given: whoever began it cannot see that its node ends.
@@ -170,12 +170,12 @@ async fn launch(args: &Args, ready: Ready, reached: &Reached, (launching, attemp
         options,
     };
     let run = NewRun::name();
-    args.checkpoint.as_ref().map_or(Ok(()), |folder| dedicate(folder, run))?;
+    let dedicated = args.checkpoint.as_ref().map(|folder| dedicate(folder, run)).transpose()?;
     // From here on it may begin, whatever becomes of the answer: it is not begun twice.
     attempt.has_begun.store(true, Ordering::Relaxed);
     let launched = launching.ask(Some(&master), run, node.launch_training(&master, run, new)).await;
-    if let (Err(_), Some(folder)) = (&launched, &args.checkpoint) {
-        release(folder);
+    if launched.is_err() {
+        dedicated.into_iter().for_each(Dedicated::undo);
     }
     let status = launched?;
     let (id, on) = (short_id(status.run), Task::short(&master));
