@@ -402,6 +402,7 @@ impl Command {
             resume: args.resume == Some(Resume::Always),
             resume_if_any: args.resume == Some(Resume::IfAny),
             weights: args.weights.clone(),
+            values: Vec::new(),
             check_numerics: args.check_numerics,
             trace: args.trace.is_some(),
         };
