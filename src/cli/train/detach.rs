@@ -10,7 +10,7 @@ use meshtf::Client;
 use meshtf::node::{NewRun, NewTraining};
 use meshtf::protocol::training::{MAX_EXAMPLE_BYTES, SavedEvery, SentState, StateFile, TrainingOptions};
 use meshtf::trainer::sent::{Sent, sent};
-use meshtf::trainer::stored::{BEST_FILE, state, states};
+use meshtf::trainer::stored::{BEST_FILE, state, states, step_of};
 use meshtf::trainer::{Every, Found, Options, Trainer};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -57,8 +57,7 @@ impl Args {
                 Resume::IfAny => Ok(None),
             };
         };
-        let step = last.file_stem().and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
-        let step = step.ok_or_else(|| at(&last, &"its name does not say after which step it was saved"))?;
+        let step = step_of(&last).ok_or_else(|| at(&last, &"its name does not say after which step it was saved"))?;
         let of = SentState { step, has_best: folder.join(BEST_FILE).exists() };
         let path = |file: StateFile| match file {
             StateFile::Step(step) => state(folder, step),

@@ -18,7 +18,7 @@ use super::removal::{Removal, Removals};
 use crate::protocol::Peer;
 use crate::protocol::detached::{DetachedState, KEPT_SECONDS};
 use crate::protocol::training::{MAX_PART_BYTES, MAX_STATE_BYTES, StateFile};
-use crate::trainer::stored::{BEST_FILE, state, states};
+use crate::trainer::stored::{BEST_FILE, state, states, step_of};
 
 /// The file that the process of the task holds locked.
 const LOCK: &str = "lock";
@@ -195,8 +195,7 @@ impl Folder {
 
     /// The step of the last state.
     pub fn newest(&self) -> Option<u64> {
-        let last = states(&self.path).ok()?.pop()?;
-        last.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
+        states(&self.path).ok()?.pop().and_then(|last| step_of(&last))
     }
 
     pub fn has_best(&self) -> bool {
