@@ -103,8 +103,13 @@ impl Brought {
 
     /// Brings the last state, unless it is here already; at the end of the run, the best weights, too. The last step that is
     /// here then.
+    ///
+    /// # Errors
+    /// Bad input: a file cannot be written, or the folder is that of another training by now. Those of the node.
     pub async fn bring(&mut self, node: &Node, task: &Task, has: TrainingStatus) -> Result<Option<u64>, Trouble> {
         if let Some(step) = has.saved.filter(|step| !self.steps.contains(step)) {
+            // A training here may have taken the folder over meanwhile.
+            check_folder(&self.folder, Some(self.run))?;
             let file = state(&self.folder, step);
             if file.exists() || self.fetch(node, task, StateFile::Step(step), &file).await? {
                 self.steps.push(step);

@@ -293,6 +293,20 @@ fn the_states_of_a_node_that_is_started_again_are_there() {
     assert!(state(&dir, last + 50) == state(&folder(&sandbox, "whole"), last + 50));
 }
 
+/// The note in the folder is gone once a training here has taken it over.
+#[test]
+fn a_follower_brings_no_states_to_a_folder_that_is_taken_over() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("worker/0");
+    let states = folder(&sandbox, "run");
+    let run = launch(&sandbox, &endless(&sandbox, 0), &["--every", "100", "--checkpoint", &states]);
+    let follower = sandbox.start(&["attach", &run, "--checkpoint", &states]);
+    assert!(wait_until(WITHIN, || !crate::training::states(&states).is_empty()), "{}", follower.stderr());
+    std::fs::remove_file(Path::new(&states).join(".meshtf-run")).unwrap();
+    follower.end().expect(2).complains(&["--checkpoint", "of another training"]);
+    sandbox.run(&["stop", &run]).expect(0).prints(&run);
+}
+
 /// The client is interrupted while its training is prepared: the first values come from a queue that nobody fills.
 #[test]
 fn a_training_whose_client_is_interrupted_before_the_first_step_is_ended() {
