@@ -50,7 +50,7 @@ use self::rounds::in_rounds;
 pub use self::rows::DataFile;
 pub use self::source::{Fits, reads_alike};
 pub use self::source::{Loaded, load};
-use self::weights::{At, Weights};
+use self::weights::Weights;
 use self::worker_files::Holders;
 use meshtf_graph::Graph;
 use meshtf_tensor::Tensor;
@@ -107,6 +107,10 @@ pub struct Options {
     /// Begins with these weights instead of initial values: the last state of a folder, or a file .safetensors, .npz, or the
     /// prefix of a TensorFlow checkpoint. Not with `resume`; not used if `resume_if_any` found a state.
     pub weights: Option<PathBuf>,
+    /// Begins with these values of some variables instead of their initial ones, by the name of the variable or of the node that
+    /// makes it; each has the variable's dtype and shape. Not with `weights` or `resume`; not used if `resume_if_any` found a
+    /// state.
+    pub values: Vec<(String, Tensor)>,
     /// Also ends the training at a gradient that is NaN or infinite, and names the node that made the gradient or such a loss.
     pub check_numerics: bool,
     /// Passes a trace of each device in a few steps to [`Observer::traced`].
@@ -236,7 +240,8 @@ impl Trainer {
     /// # Errors
     /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the
     /// workers cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its
-    /// placeholder, options contradict each other, or a folder or a file of the options is not valid.
+    /// placeholder, options contradict each other, a value of the options does not fit its variable, or a folder or a file of
+    /// the options is not valid.
     pub fn new(
         graph: Graph,
         mut sections: Sections,
@@ -306,14 +311,10 @@ impl Trainer {
         }
         let model = names_of_variables(&graph);
         let stated = options::stated(&graph, &sections);
-        let init = init_of(&graph, &sections.init, options.weights.is_some() || resume);
         let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
-        let (graph, weights) = match options.weights.as_ref().filter(|_| !resume) {
-            Some(path) => {
-                Weights::add_fed(graph, At::path(path)).map(|(graph, weights)| (graph, Some(Arc::new(weights))))?
-            }
-            None => (graph, None),
-        };
+        let (graph, weights) = Weights::chosen(graph, options, resume)?;
+        let are_all_given = weights.as_ref().is_some_and(|weights| weights.named().count() == model.len());
+        let init = init_of(&graph, &sections.init, are_all_given || resume);
         if options.check_numerics && sections.train.backup > 0 {
             let why = "check_numerics cannot be used with \"backup\": the batch that caused a NaN may be gone by then; set \
                        \"backup\" to 0 to find the node";
@@ -578,6 +579,9 @@ impl Options {
             Options { every: Some(Every::Time(Duration::ZERO)), .. } => "every is 0 s; expected more",
             Options { resume: true, weights: Some(_), .. } => {
                 "weights cannot be used with resume: a training that resumes has those of its last saved state"
+            }
+            Options { resume, weights, values, .. } if !values.is_empty() && (*resume || weights.is_some()) => {
+                "values cannot be used with weights, nor with resume, which have those of all variables"
             }
             _ => return Ok(()),
         };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 pub(super) use meshtf::program_file::load::Files;
+use meshtf::program_file::load::NoGraph;
 use meshtf::program_file::{self, Ports, Tuning, load};
 use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
@@ -113,15 +114,15 @@ pub(super) fn read_noting(
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
     let bytes = Bytes::from(read(path)?);
-    let read = load::program(path, &bytes, signature, tuning, note);
-    let (mut program, ports) = read.map_err(|error| match error {
-        FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
-        error => match no_graph(path, &error) {
+    let read = load::checked(path, &bytes, signature, tuning, note);
+    let (program, graph, ports) = read.map_err(|why| match why {
+        NoGraph::Content(FormatError::NoMemory { .. }) => Trouble::from(Failure::from(why)),
+        NoGraph::Content(error) => match no_graph(path, &error) {
             Some(why) => at(&why),
             None => at(&error),
         },
+        NoGraph::Nodes(failure) => at(&failure.message),
     })?;
-    let graph = load::graph(std::mem::take(&mut program.nodes), &bytes).map_err(|failure| at(&failure.message))?;
     // Nobody else has them: they are not copied.
     Ok((program, graph, bytes.into(), ports))
 }

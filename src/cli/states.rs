@@ -1,7 +1,7 @@
 //! The states of a training that a node makes by itself, brought to a folder of this machine.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use meshtf::node::Node;
@@ -48,30 +48,68 @@ pub(super) fn check_folder(folder: &Path, run: Option<SessionId>) -> Result<(), 
     }
 }
 
-/// Notes that the states of a run belong into a folder.
-pub(super) fn dedicate(folder: &Path, run: SessionId) -> Result<(), Trouble> {
-    let noted = fs::create_dir_all(folder).and_then(|()| write_whole(&folder.join(OF_RUN), run.to_string().as_bytes()));
-    noted.map_err(|error| Trouble::input(format!("--checkpoint {}: {error}", folder.display())))
+/// A folder that is dedicated to a run, and the content of the note before that.
+pub(super) struct Dedicated {
+    file: PathBuf,
+    before: Option<Vec<u8>>,
 }
 
-/// Undoes [`dedicate`] for a run that has not begun.
-pub(super) fn release(folder: &Path) {
-    // A name that stays is that of no run.
-    let _stays = fs::remove_file(folder.join(OF_RUN));
+/// Notes that the states of a run belong into a folder.
+pub(super) fn dedicate(folder: &Path, run: SessionId) -> Result<Dedicated, Trouble> {
+    let file = folder.join(OF_RUN);
+    let before = fs::read(&file).ok();
+    let noted = fs::create_dir_all(folder).and_then(|()| write_whole(&file, run.to_string().as_bytes()));
+    noted.map_err(|error| Trouble::input(format!("--checkpoint {}: {error}", folder.display())))?;
+    Ok(Dedicated { file, before })
+}
+
+impl Dedicated {
+    /// For a run that has not begun: the folder is that of the run before, which has states there perhaps.
+    pub fn undo(self) {
+        // A name that stays is that of no run.
+        let _stays = match self.before {
+            Some(before) => write_whole(&self.file, &before),
+            None => fs::remove_file(self.file),
+        };
+    }
+}
+
+/// Makes a folder that of a training here: states of a run are not brought there any more. Returns the name of the run that had
+/// it, if one did.
+///
+/// # Errors
+/// Bad input: the name cannot be removed.
+pub(super) fn take_over(folder: &Path) -> Result<Option<String>, Trouble> {
+    let file = folder.join(OF_RUN);
+    let Ok(of) = fs::read_to_string(&file) else { return Ok(None) };
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Trouble::input(format!("--checkpoint {}: {error}", file.display())))
+        }
+        _ => {
+            let run = u64::from_str_radix(of.trim(), 16).map(SessionId);
+            Ok(run.ok().map(short_id))
+        }
+    }
 }
 
 impl Brought {
     /// To a folder, which is made if it does not exist.
     pub fn to(folder: &Path, run: SessionId) -> Result<Brought, Trouble> {
         check_folder(folder, Some(run))?;
-        dedicate(folder, run)?;
+        let _noted = dedicate(folder, run)?;
         Ok(Brought { folder: folder.to_owned(), run, steps: Vec::new() })
     }
 
     /// Brings the last state, unless it is here already; at the end of the run, the best weights, too. The last step that is
     /// here then.
+    ///
+    /// # Errors
+    /// Bad input: a file cannot be written, or the folder is that of another training by now. Those of the node.
     pub async fn bring(&mut self, node: &Node, task: &Task, has: TrainingStatus) -> Result<Option<u64>, Trouble> {
         if let Some(step) = has.saved.filter(|step| !self.steps.contains(step)) {
+            // A training here may have taken the folder over meanwhile.
+            check_folder(&self.folder, Some(self.run))?;
             let file = state(&self.folder, step);
             if file.exists() || self.fetch(node, task, StateFile::Step(step), &file).await? {
                 self.steps.push(step);
@@ -134,14 +172,25 @@ mod tests {
         let own = SessionId(5);
         check_folder(folder.path(), None).unwrap();
         check_folder(&folder.child("none"), Some(own)).unwrap();
-        dedicate(folder.path(), own).unwrap();
+        let noted = dedicate(folder.path(), own).unwrap();
         check_folder(folder.path(), Some(SessionId(6))).unwrap();
+        // Runs that do not begin leave it as it was.
+        dedicate(folder.path(), SessionId(6)).unwrap().undo();
+        assert_eq!(fs::read_to_string(folder.child(OF_RUN)).unwrap(), own.to_string());
+        noted.undo();
+        assert!(!folder.child(OF_RUN).exists());
+        let _noted = dedicate(folder.path(), own).unwrap();
         fs::write(state(folder.path(), 3), "").unwrap();
         check_folder(folder.path(), Some(own)).unwrap();
         for other in [None, Some(SessionId(6))] {
             let why = check_folder(folder.path(), other).unwrap_err().to_string();
             assert!(why.contains("the saved states of another training"), "{why}");
         }
+        // A training here that continues from those states: what the run saves later is not of it.
+        assert_eq!(take_over(folder.path()).unwrap(), Some(short_id(own)));
+        assert!(check_folder(folder.path(), Some(own)).is_err());
+        assert_eq!(take_over(folder.path()).unwrap(), None);
+        assert_eq!(take_over(&folder.child("none")).unwrap(), None);
         fs::write(folder.child("file"), "").unwrap();
         assert!(check_folder(&folder.child("file"), None).unwrap_err().to_string().contains("expected a folder"));
     }

@@ -402,6 +402,7 @@ impl Command {
             resume: args.resume == Some(Resume::Always),
             resume_if_any: args.resume == Some(Resume::IfAny),
             weights: args.weights.clone(),
+            values: Vec::new(),
             check_numerics: args.check_numerics,
             trace: args.trace.is_some(),
         };
@@ -455,6 +456,7 @@ impl Command {
         }
         let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph())));
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
+        progress.folder.clone_from(&args.checkpoint);
         let summary = Usage::begin(trainer, reached).await;
         let mut recorded =
             Recorded { keeper: &self.keeper, reporter, names: trainer.names(), held_out, next: &mut progress };

@@ -5,6 +5,7 @@ mod entry;
 mod heirs;
 mod kept;
 mod parts;
+mod removal;
 mod states;
 mod tail;
 mod trained;
@@ -109,7 +110,9 @@ impl DetachedRuns {
         (handle, folder): (Handle, PathBuf),
     ) -> Arc<DetachedRuns> {
         let states = States::below(folder);
-        let left = states.left().into_iter().map(|(run, folder, about)| Arc::new(Entry::left(run, folder, &about)));
+        let (left, old) = states.left();
+        old.spawn(&handle);
+        let left = left.into_iter().map(|(run, folder, about)| Arc::new(Entry::left(run, folder, &about)));
         let mut entries: Vec<Arc<Entry>> = left.collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.age()));
         Arc::new_cyclic(|me| DetachedRuns {
@@ -244,7 +247,26 @@ impl DetachedRuns {
     }
 
     fn sweep(&self) {
-        kept::sweep(&mut lock(&self.entries), Instant::now());
+        let removal = {
+            let mut entries = lock(&self.entries);
+            self.states.removal(kept::sweep(&mut entries, Instant::now()))
+        };
+        removal.spawn(&self.handle);
+    }
+
+    /// Makes room on the disk for so many bytes, and returns the bytes that the states of all runs take or may take then.
+    ///
+    /// # Errors
+    /// As [`kept::make_disk`]; Unavailable if the removal of earlier states takes too long.
+    fn make_disk(&self, bytes: u64) -> Result<u64> {
+        let (removal, used) = {
+            let mut entries = lock(&self.entries);
+            (self.states.removal(kept::make_disk(&mut entries, bytes)?), kept::used(&entries))
+        };
+        removal.make();
+        // Others may have dropped states, too.
+        self.states.wait_for_removals()?;
+        Ok(used)
     }
 }
 

@@ -116,9 +116,8 @@ impl ProgramFile {
         let at = |failure: Failure| Failure { message: format!("{}: {}", named.display(), failure.message), ..failure };
         let path = &file_of(named);
         let bytes = Bytes::from(content(path).map_err(at)?);
-        let read = program(path, &bytes, signature, Tuning::default(), &mut |_, _, _| {});
-        let (program, ports) = read.map_err(|error| at(error.into()))?;
-        ProgramFile::checked(program, ports, &bytes).map_err(at)
+        let read = checked(path, &bytes, signature, Tuning::default(), &mut |_, _, _| {});
+        read.map(ProgramFile::of).map_err(|why| at(why.into()))
     }
 
     /// Reads the content of such a file, except a SavedModel's folder; it may refer to no other file.
@@ -128,14 +127,13 @@ impl ProgramFile {
     pub fn read(content: &[u8]) -> Result<ProgramFile> {
         let mut beside =
             |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
-        let (program, ports) = super::read_beside(&Bytes::copy_from_slice(content), &mut beside)?;
-        ProgramFile::checked(program, ports, content)
+        let read = super::read_beside(&Bytes::copy_from_slice(content), &mut beside)?;
+        Ok(ProgramFile::of(with_graph(read, content)?))
     }
 
-    fn checked(program: Program, ports: Ports, content: &[u8]) -> Result<ProgramFile> {
-        let Program { nodes, fetch, feed, targets, init } = program;
-        let graph = graph(nodes, content)?;
-        Ok(ProgramFile { graph, fetch, feed, targets, init, ports })
+    fn of((program, graph, ports): Checked) -> ProgramFile {
+        let Program { fetch, feed, targets, init, .. } = program;
+        ProgramFile { graph, fetch, feed, targets, init, ports }
     }
 
     /// The tensor of a name: an input or an output of the model may have another one than its tensor. Any other name is returned
@@ -165,6 +163,27 @@ impl From<Graph> for ProgramFile {
             targets: Vec::new(),
             init: Vec::new(),
             ports: Ports::default(),
+        }
+    }
+}
+
+/// The program of a file, the graph of its nodes, which are no longer in the program, and the inputs and outputs of a model.
+pub type Checked = (Program, Graph, Ports);
+
+/// The reason why a file has no graph.
+#[derive(Debug)]
+pub enum NoGraph {
+    /// Its content is no program.
+    Content(FormatError),
+    /// The nodes of the program are wrong.
+    Nodes(Failure),
+}
+
+impl From<NoGraph> for Failure {
+    fn from(why: NoGraph) -> Failure {
+        match why {
+            NoGraph::Content(error) => error.into(),
+            NoGraph::Nodes(failure) => failure,
         }
     }
 }
@@ -201,18 +220,18 @@ pub fn all_of(source: impl Read, known: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// The program of a file with this content. `note` is called with each part of a file beside it that is read: the file, the first
-/// byte, and the number of bytes.
+/// The program of a file with this content, checked. `note` is called with each part of a file beside it that is read: the file,
+/// the first byte, and the number of bytes.
 ///
 /// # Errors
-/// As [`read_at`].
-pub fn program(
+/// As [`read_at`]; InvalidArgument for a wrong node, with its location in the content, and the layer that it is of.
+pub fn checked(
     path: &Path,
     content: &Bytes,
     signature: Option<&str>,
     tuning: Tuning,
     note: &mut dyn FnMut(&Path, u64, usize),
-) -> Result<(Program, Ports), FormatError> {
+) -> Result<Checked, NoGraph> {
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut files = Files::in_folder(folder);
@@ -222,14 +241,18 @@ pub fn program(
         note(&folder.join(file), from, bytes.len());
         Ok(bytes)
     };
-    read_at(path, content, &mut beside, signature, tuning)
+    let read = read_at(path, content, &mut beside, signature, tuning).map_err(NoGraph::Content)?;
+    with_graph(read, content).map_err(NoGraph::Nodes)
 }
 
-/// The graph of a program's nodes, checked.
-///
-/// # Errors
-/// InvalidArgument with the error, its location in the content, and the layer that the node is of.
-pub fn graph(nodes: Vec<NodeDef>, content: &[u8]) -> Result<Graph> {
+/// A program with the graph of its nodes, checked.
+fn with_graph((mut program, ports): (Program, Ports), content: &[u8]) -> Result<Checked> {
+    let graph = graph(std::mem::take(&mut program.nodes), content)?;
+    Ok((program, graph, ports))
+}
+
+/// The graph of nodes, checked; an error has its location in the content, and the layer that the node is of.
+fn graph(nodes: Vec<NodeDef>, content: &[u8]) -> Result<Graph> {
     let graph = Graph::new(nodes).and_then(|graph| graph.check_shapes().map(|()| graph));
     graph.map_err(|error| {
         let place = error.node().and_then(|node| meshtf_graph::place_of(content, node));

@@ -165,7 +165,7 @@ impl Folder {
         let is_part = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let own = name.strip_suffix(".part").map(|name| name.trim_start_matches('.')).unwrap_or_default();
-            own.contains(".safetensors") && (own.starts_with("step-") || own.starts_with(BEST_FILE))
+            stored::is_of_state(own)
         };
         let entries = fs::read_dir(&self.path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         // A file that cannot be removed takes disk space, nothing else.
@@ -197,8 +197,7 @@ impl Folder {
 
     /// The number of steps behind the last state, by the name of its file.
     pub fn newest(&self) -> Result<Option<u64>, Error> {
-        let step = |file: PathBuf| file.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok();
-        Ok(self.files()?.pop().and_then(step))
+        Ok(self.files()?.pop().and_then(|file| stored::step_of(&file)))
     }
 
     /// The files of states, the oldest first.

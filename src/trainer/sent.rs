@@ -7,7 +7,7 @@ use meshtf_graph::Graph;
 use meshtf_graph::op::Role;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::memory::Bytes;
-use meshtf_tensor::{DType, Tensor};
+use meshtf_tensor::{DType, Data, Shape, Tensor};
 use meshtf_train::data::{Column, Examples, Fit, Window, WindowRows, WorkerFile};
 use meshtf_train::file::{DataSource, Sections, Take};
 
@@ -15,6 +15,10 @@ use super::rows::{FileRows, HeldPieces, Takes};
 use super::source::as_trained;
 use super::{Error, Fits, Found, TrainingData};
 use crate::protocol::training::{ColumnForm, RowsForm, SentExamples};
+
+/// Maximum number of texts that are read at a time, and their bytes if they are no longer than those before.
+pub(super) const MAX_TEXTS: usize = 256;
+const TEXT_BYTES: usize = 1 << 20;
 
 /// Examples as tensors, and their forms.
 #[derive(Debug)]
@@ -52,8 +56,12 @@ impl Sending {
             let names: Vec<(String, ColumnForm)> =
                 examples.names().map(|name| (name.to_owned(), ColumnForm::Rows(RowsForm::Fed))).collect();
             self.check(examples.example_bytes()?.saturating_mul(examples.len()))?;
-            let all: Vec<usize> = (0..examples.len()).collect();
-            examples.take(&all, &[all.len()])?.into_iter().try_for_each(|tensor| self.add(tensor))?;
+            let take = |places: &[usize]| examples.take(places, &[places.len()]).map_err(Error::from);
+            let all = match examples.columns().any(|(_, dtype, _)| dtype == DType::String) {
+                true => self.texts(examples.len(), take)?,
+                false => take(&(0..examples.len()).collect::<Vec<_>>())?,
+            };
+            all.into_iter().try_for_each(|tensor| self.add(tensor))?;
             return Ok(SentExamples { columns: names, has_held: false });
         };
         let mut forms = Vec::with_capacity(columns.len());
@@ -67,6 +75,25 @@ impl Sending {
         }
         held.map_or(Ok(()), |held| self.add(Tensor::vector(held.to_vec())))?;
         Ok(SentExamples { columns: forms, has_held: held.is_some() })
+    }
+
+    /// The rows of columns that have texts. The lengths of texts differ, so that only reading them tells their bytes: it ends at
+    /// the limit.
+    fn texts(&self, count: usize, read: impl Fn(&[usize]) -> Result<Vec<Tensor>, Error>) -> Result<Vec<Tensor>, Error> {
+        let (mut columns, mut bytes) = (Vec::<Vec<Tensor>>::new(), 0usize);
+        let (mut next, mut longest) = (0, TEXT_BYTES);
+        while next < count {
+            let some = (TEXT_BYTES / longest.max(1)).clamp(1, MAX_TEXTS).min(count - next);
+            let read = read(&(next..next + some).collect::<Vec<_>>())?;
+            let own = read.iter().map(content).fold(0, usize::saturating_add);
+            bytes = bytes.saturating_add(own);
+            self.check(bytes)?;
+            longest = if next == 0 { own } else { longest.max(own / some) };
+            columns.resize_with(read.len(), Vec::new);
+            columns.iter_mut().zip(read).for_each(|(column, part)| column.push(part));
+            next += some;
+        }
+        columns.into_iter().map(|parts| joined(parts, count)).collect::<Result<_, _>>().map_err(Error::from)
     }
 
     fn windows(&mut self, name: &str, windows: &WindowRows) -> Result<ColumnForm, Error> {
@@ -86,20 +113,22 @@ impl Sending {
                 let all: Vec<usize> = (0..rows.count()).collect();
                 let own = (&**rows as &dyn std::any::Any).downcast_ref::<FileRows>();
                 let raw = |places: &[usize]| own.map_or(Ok(None), |own| own.raw(places));
-                let one = match raw(&all[..all.len().min(1)]).map_err(at)? {
-                    Some(first) => first.byte_len(),
-                    None => {
-                        let (dtype, example) = rows.example();
-                        example.iter().fold(dtype.size().unwrap_or(1), |bytes, &size| bytes.saturating_mul(size))
-                    }
+                let first = raw(&all[..all.len().min(1)]).map_err(at)?;
+                let form = if first.is_some() { RowsForm::Raw } else { RowsForm::Fed };
+                let read = |places: &[usize]| match form {
+                    RowsForm::Raw => raw(places).and_then(|raw| raw.ok_or_else(|| Failure::invalid("it has changed"))),
+                    RowsForm::Fed => rows.read(places),
                 };
+                let (dtype, example) = rows.example();
+                if first.as_ref().map_or(dtype, Tensor::dtype) == DType::String && !all.is_empty() {
+                    let read = |places: &[usize]| Ok(vec![read(places).map_err(at)?]);
+                    self.texts(all.len(), read)?.into_iter().try_for_each(|tensor| self.add(tensor))?;
+                    return Ok(form);
+                }
+                let of_example = example.iter().copied().fold(dtype.size().unwrap_or(1), usize::saturating_mul);
                 // Before all are read.
-                self.check(one.saturating_mul(all.len()))?;
-                let (form, tensor) = match raw(&all).map_err(at)? {
-                    Some(raw) => (RowsForm::Raw, raw),
-                    None => (RowsForm::Fed, rows.read(&all).map_err(at)?),
-                };
-                self.add(tensor).map(|()| form)
+                self.check(first.map_or(of_example, |first| first.byte_len()).saturating_mul(all.len()))?;
+                self.add(read(&all).map_err(at)?).map(|()| form)
             }
             Column::WorkerFile(_) | Column::Windows(_) => {
                 Err(Error::input(format!("data for {name}: such windows cannot be sent to a node")))
@@ -125,6 +154,25 @@ impl Sending {
             ))),
         }
     }
+}
+
+/// Bytes of the elements of a tensor; of texts, with the little that each takes besides.
+fn content(tensor: &Tensor) -> usize {
+    let handles = if tensor.dtype() == DType::String { tensor.len().saturating_mul(size_of::<Vec<u8>>()) } else { 0 };
+    tensor.byte_len().saturating_add(handles)
+}
+
+/// Parts that follow each other as one tensor of `count` rows.
+fn joined(parts: Vec<Tensor>, count: usize) -> Result<Tensor, Failure> {
+    let first = parts.first().ok_or_else(|| Failure::invalid("there is no example"))?;
+    let (dtype, row) = (first.dtype(), first.dims().get(1..).unwrap_or_default());
+    let shape: Shape = std::iter::once(count).chain(row.iter().copied()).collect();
+    if dtype == DType::String {
+        let texts = parts.into_iter().map(Tensor::into_vec::<Vec<u8>>).collect::<Result<Vec<_>, _>>()?;
+        return Tensor::new(shape, Data::String(texts.into_iter().flatten().collect()));
+    }
+    let all = parts.iter().map(|part| part.bytes().unwrap_or_default()).collect::<Vec<_>>().concat();
+    Tensor::from_bytes(dtype, shape, &all)
 }
 
 /// Examples that were sent, for a training of these sections and this graph; those on the workers were `found` by this process.

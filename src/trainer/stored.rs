@@ -26,6 +26,9 @@ const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 /// Maximum number of tensors that are named in a message.
 pub(super) const MAX_NAMED: usize = 8;
 
+/// The beginning and the end of the names of states, which have the step between them.
+const STATE: &str = "step-";
+const ENDING: &str = ".safetensors";
 /// The file of the best weights in a folder.
 pub const BEST_FILE: &str = "best.safetensors";
 /// The key of a state's metadata for the names of the model's own variables, as a list in JSON.
@@ -232,7 +235,7 @@ fn of_folder(folder: &Path, which: Which) -> Result<PathBuf, Error> {
 pub fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_state = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("step-") && name.ends_with(".safetensors")
+        name.starts_with(STATE) && name.ends_with(ENDING)
     };
     let entries = fs::read_dir(folder)?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
@@ -242,7 +245,18 @@ pub fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// The file of a state in a folder.
 pub fn state(folder: &Path, step: u64) -> PathBuf {
-    folder.join(format!("step-{step:012}.safetensors"))
+    folder.join(format!("{STATE}{step:012}{ENDING}"))
+}
+
+/// The number of steps behind a state, by the name of its file.
+pub fn step_of(file: &Path) -> Option<u64> {
+    file.file_name()?.to_str()?.strip_prefix(STATE)?.strip_suffix(ENDING)?.parse().ok()
+}
+
+/// Whether a name begins as that of a state, or of the best weights, and has their ending somewhere: a part of a file that is
+/// written has more behind it.
+pub(super) fn is_of_state(name: &str) -> bool {
+    name.contains(ENDING) && (name.starts_with(STATE) || name.starts_with(BEST_FILE))
 }
 
 /// The values of variables among tensors, in their order. `extra`: whether tensors of no variable count as a difference, too.
@@ -320,6 +334,27 @@ mod tests {
     use temp_dir::TempDir;
 
     use super::*;
+
+    #[test]
+    fn the_names_of_states_say_after_which_step() {
+        let folder = Path::new("run");
+        for step in [0, 7, 1_234_567_890_123] {
+            assert_eq!(step_of(&state(folder, step)), Some(step));
+        }
+        for (name, step) in [
+            ("step-000000000012.safetensors", Some(12)),
+            ("step-12.safetensors", Some(12)),
+            ("step-12.npz", None),
+            ("step-x.safetensors", None),
+            ("best.safetensors", None),
+            ("step-12.safetensors.part", None),
+        ] {
+            assert_eq!(step_of(&folder.join(name)), step, "{name}");
+        }
+        let is_of_state =
+            ["step-000000000012.safetensors.7", BEST_FILE, "steps.safetensors", "step-12"].map(is_of_state);
+        assert_eq!(is_of_state, [true, true, false, false]);
+    }
 
     #[test]
     fn what_is_written_in_any_form_is_read() {

@@ -3,6 +3,7 @@
 mod elastic;
 mod fed;
 mod fits;
+mod given;
 mod images;
 mod kept;
 mod local;
@@ -366,11 +367,17 @@ fn a_training_that_saves_nothing_leaves_no_folder() {
 #[test]
 fn options_that_say_nothing_are_refused() {
     let weights = Some(std::path::PathBuf::from("run"));
+    let values = vec![("logits/bias".to_owned(), Tensor::vector(vec![0f32; 2]))];
     for (options, why) in [
         (Options { steps: Some(0), ..Options::default() }, "steps is 0"),
         (Options { every: Some(Every::Steps(0)), ..Options::default() }, "every is 0 steps"),
         (Options { every: Some(Every::Time(Duration::ZERO)), ..Options::default() }, "every is 0 s"),
-        (Options { resume: true, weights, ..Options::default() }, "weights cannot be used with resume"),
+        (
+            Options { resume: true, weights: weights.clone(), ..Options::default() },
+            "weights cannot be used with resume",
+        ),
+        (Options { values: values.clone(), weights, ..Options::default() }, "values cannot be used with weights"),
+        (Options { values, resume: true, ..Options::default() }, "nor with resume"),
     ] {
         let error = Trainer::new(normed(), sections(2, 3), examples(), &options).map(|_| ()).unwrap_err();
         assert!(matches!(&error, Error::Input(text) if text.contains(why)), "{error}\nwanted {why}");

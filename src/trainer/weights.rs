@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use meshtf_graph::{Graph, GraphBuilder};
 use meshtf_tensor::failure::Failure;
+use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Shape, Tensor};
 use meshtf_train::Variable;
 use meshtf_train::job::{Kept, changes_variables, restore, restore_constant, variables};
@@ -13,9 +15,9 @@ use meshtf_weights::Entry;
 use meshtf_weights::map::{Rules, cast, widens};
 use serde_json::json;
 
-use super::Error;
 use super::checkpoint::{BEST, BEST_OF};
 use super::stored::{MAX_NAMED, MODEL, STEP, Which, average, compare, list};
+use super::{Error, Options};
 use crate::Session;
 use crate::weight_file::{self, Listed};
 
@@ -89,13 +91,59 @@ impl Weights {
         Weights::add_as(graph, at, is_fed)
     }
 
-    /// As [`Weights::add`], for variables that change: the values are fed, so that tasks do not hold the first ones as long as
-    /// the session lasts.
+    /// The values with which a training begins by its options; `None` if it has others. They are fed, so that tasks do not hold
+    /// them as long as the session lasts.
     ///
     /// # Errors
-    /// As [`Weights::add`].
-    pub(super) fn add_fed(graph: Graph, at: At) -> Result<(Graph, Weights), Error> {
-        Weights::add_as(graph, at, true)
+    /// As [`Weights::add`]; bad input: a value is of no variable, or has another dtype or shape.
+    pub(super) fn chosen(
+        graph: Graph,
+        options: &Options,
+        resume: bool,
+    ) -> Result<(Graph, Option<Arc<Weights>>), Error> {
+        let (graph, weights) = match (&options.weights, &options.values[..]) {
+            _ if resume => return Ok((graph, None)),
+            (Some(path), _) => Weights::add_as(graph, At::path(path), true)?,
+            (None, []) => return Ok((graph, None)),
+            (None, values) => Weights::of_values(graph, values)?,
+        };
+        Ok((graph, Some(Arc::new(weights))))
+    }
+
+    /// Values of some variables, each by the name of the variable, or of the node that makes it.
+    fn of_values(graph: Graph, values: &[(String, Tensor)]) -> Result<(Graph, Weights), Error> {
+        let mut g = GraphBuilder::from(graph);
+        let variables = variables(&mut g)?;
+        let (mut weights, mut unknown, mut differ) = (Vec::<Weight>::new(), Vec::new(), Vec::new());
+        for (name, value) in values {
+            let is_named = |one: &&Variable| one.name == *name || g.tensor_name(one.handle) == *name;
+            let Some(variable) = variables.iter().find(is_named) else {
+                let near = nearest(name, variables.iter().map(|variable| variable.name.as_str()));
+                let hint =
+                    if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) };
+                unknown.push(format!("{name}{hint}"));
+                continue;
+            };
+            if weights.iter().any(|one| one.name == variable.name) {
+                return Err(Error::input(format!("there are two values for the variable {name}")));
+            }
+            if (variable.dtype, &variable.shape) != (value.dtype(), value.shape()) {
+                let (own, given) = (&variable.shape, value.shape());
+                differ.push(format!("{name} is {}{own}, and its value {}{given}", variable.dtype, value.dtype()));
+            }
+            let (feed, run) = restore(&mut g, &Kept::alone(variable.clone()))?;
+            let (name, node) = (variable.name.clone(), g.tensor_name(variable.handle));
+            weights.push(Weight { name, variable: node, feed: Some(feed), run, value: value.clone() });
+        }
+        if !unknown.is_empty() {
+            let all = some(variables.iter().map(|variable| variable.name.clone()));
+            let unknown = some(unknown.into_iter());
+            return Err(Error::input(format!("the graph has no variable {unknown}; it has {all}")));
+        }
+        if !differ.is_empty() {
+            return Err(Error::input(format!("values do not fit their variables: {}", some(differ.into_iter()))));
+        }
+        Ok((g.finish()?, Weights { all: weights, origin: String::new(), remarks: Vec::new() }))
     }
 
     fn add_as(graph: Graph, at: At, is_fed: bool) -> Result<(Graph, Weights), Error> {
@@ -244,15 +292,19 @@ fn differ(tensors: &[Entry], variables: &[Variable]) -> Result<(), String> {
     compare(&shapes, variables, false)
 }
 
+/// The first ones of a list.
+fn some(mut all: impl ExactSizeIterator<Item = String>) -> String {
+    let shown = all.by_ref().take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+    if all.len() > 0 { format!("{shown} and {} more", all.len()) } else { shown }
+}
+
 /// The tensors that no variable takes, in words.
 fn unused(tensors: &[Entry], variables: &[Variable]) -> Option<String> {
     let own: BTreeSet<&str> = variables.iter().map(|variable| variable.name.as_str()).collect();
     let names: Vec<&str> = tensors.iter().map(|entry| entry.name.as_str()).filter(|name| !own.contains(name)).collect();
-    let more = names.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let shown = names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
     let are = if names.len() == 1 { "tensor is of no variable" } else { "tensors are of no variable" };
-    (!names.is_empty()).then(|| format!("{} {are} of the graph: {shown}{more}", names.len()))
+    let shown = some(names.iter().map(|name| (*name).to_owned()));
+    (!names.is_empty()).then(|| format!("{} {are} of the graph: {shown}", names.len()))
 }
 
 /// Checks that there are weights of a graph's variables, before files of data are read for them. `argument`: the name under
@@ -437,5 +489,33 @@ mod tests {
         weights.set(&session).await.unwrap();
         let got = session.run().fetch("y").fetch("n").await.unwrap().values;
         assert_eq!(got, [Tensor::vector(vec![3f32, -4.0]), Tensor::scalar(3i64)]);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_named() {
+        let of = |values: &[(&str, Tensor)]| {
+            let values = values.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            Weights::chosen(graph(), &Options { values, ..Options::default() }, false)
+        };
+        let refused = |values: &[(&str, Tensor)]| of(values).map(|_| ()).unwrap_err().to_string();
+        let (w, n) = (Tensor::vector(vec![1f32, 2.0]), Tensor::scalar(3i64));
+        // Some of them, by the name of the variable or of its node.
+        for (name, value) in [("w", &w), ("w/variable", &w), ("n", &n)] {
+            let (graph, weights) = of(&[(name, value.clone())]).unwrap();
+            let weights = weights.unwrap();
+            assert_eq!(weights.named().collect::<Vec<_>>(), [(name.trim_end_matches("/variable"), value)]);
+            assert!(weights.all.iter().all(|one| graph.find(&one.run).is_some() && one.feed.is_some()));
+        }
+        assert!(of(&[]).unwrap().1.is_none());
+        let why = refused(&[("n", Tensor::scalar(3i32)), ("w", Tensor::vector(vec![1f32; 3]))]);
+        let wanted = "values do not fit their variables: n is int64[], and its value int32[], w is float32[2], and its value \
+                      float32[3]";
+        assert_eq!(why, wanted);
+        let why = refused(&[("w", w.clone()), ("w/varable", w.clone()), ("offset", n.clone())]);
+        assert_eq!(why, "the graph has no variable w/varable, offset; it has w, n");
+        assert!(refused(&[("w", w.clone()), ("w/variable", w)]).contains("two values for the variable w/variable"));
+        let many: Vec<(String, Tensor)> = (0..10).map(|i| (format!("v{i}"), n.clone())).collect();
+        let many: Vec<(&str, Tensor)> = many.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        assert!(refused(&many).contains("v7 and 2 more; it has w, n"));
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::elastic::{keep_a_copy, kill, says};
 use crate::sandbox::{Ended, NodeProcess, Sandbox, wait_until};
-use crate::training::{example, last_state, npy, state};
+use crate::training::{example, last_state, next_step, npy, reach, state};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -281,7 +282,97 @@ fn the_states_of_a_node_that_is_started_again_are_there() {
     assert!(last >= 100 && last.is_multiple_of(100), "{last}");
     // From there, another training continues.
     let (to, dir) = ((last + 50).to_string(), folder(&sandbox, "later"));
-    sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &dir, "--resume"]).expect(0);
+    let next = sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &dir, "--resume"]).expect(0);
+    assert!(
+        next.stderr.contains(&format!("{dir} was the folder of run {run}, and is that of this training")),
+        "{}",
+        next.stderr
+    );
+    sandbox.run(&["attach", &run, "--checkpoint", &dir]).expect(2).complains(&["of another training"]);
     sandbox.run(&["train", &graph, "--steps", &to, "--checkpoint", &folder(&sandbox, "whole")]).expect(0);
     assert!(state(&dir, last + 50) == state(&folder(&sandbox, "whole"), last + 50));
+}
+
+/// The note in the folder is gone once a training here has taken it over.
+#[test]
+fn a_follower_brings_no_states_to_a_folder_that_is_taken_over() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("worker/0");
+    let states = folder(&sandbox, "run");
+    let run = launch(&sandbox, &endless(&sandbox, 0), &["--every", "100", "--checkpoint", &states]);
+    let follower = sandbox.start(&["attach", &run, "--checkpoint", &states]);
+    assert!(wait_until(WITHIN, || !crate::training::states(&states).is_empty()), "{}", follower.stderr());
+    std::fs::remove_file(Path::new(&states).join(".meshtf-run")).unwrap();
+    follower.end().expect(2).complains(&["--checkpoint", "of another training"]);
+    sandbox.run(&["stop", &run]).expect(0).prints(&run);
+}
+
+/// The client is interrupted while its training is prepared: the first values come from a queue that nobody fills.
+#[test]
+fn a_training_whose_client_is_interrupted_before_the_first_step_is_ended() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("worker/0");
+    let graph = endless(&sandbox, 0);
+    let text = std::fs::read_to_string(&graph).unwrap();
+    let queue = r#""queue": {"op": "FIFOQueueV2", "attrs": {"component_types": ["float32"]}},
+        "first": {"op": "QueueDequeueV2", "inputs": ["queue"], "attrs": {"component_types": ["float32"]}}"#;
+    let waiting = text
+        .replace(r#""nodes": {"#, &format!(r#""init": ["w/assign", "first"], "nodes": {{{queue}, "#))
+        .replace(r#""steps": 100000000"#, r#""steps": 20"#);
+    let waits = sandbox.file("waits.json", &waiting);
+    let states = folder(&sandbox, "run");
+    let client = sandbox.start(&["train", &waits, "--detach", "--checkpoint", &states]);
+    let own = || {
+        let all = sandbox.run(&["runs", "--json"]).expect(0).json();
+        all.as_array().unwrap().iter().find(|one| one["graph"] == "waits.json").cloned()
+    };
+    assert!(wait_until(WITHIN, || own().is_some()), "{}", client.stderr());
+    client.signal("INT");
+    let ended = client.end();
+    let one = own().expect("a run that was ended is listed");
+    let short = &one["id"].as_str().unwrap()[..8];
+    assert_eq!((ended.code(), ended.stdout.as_str()), (130, ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("run {short} is ended")), "{}", ended.stderr);
+    assert_eq!((&one["state"], &one["steps"]["done"]), (&json!("stopped"), &json!(0)), "{one}");
+    sandbox.run(&["attach", short, "--checkpoint", &states]).expect(143).complains(&["there is no saved state"]);
+    // Neither its variables nor the folder belong to it any more.
+    let next = sandbox.file("next.json", waiting.replace(r#"["w/assign", "first"]"#, r#"["w/assign"]"#));
+    let run = launch(&sandbox, &next, &["--checkpoint", &states]);
+    sandbox.run(&["attach", &run, "--checkpoint", &states]).expect(0);
+    assert_eq!(last_state(&states), 20);
+}
+
+/// The node of a detached training loses a worker, and takes it in again: those who follow the training are notified.
+#[test]
+fn workers_of_a_training_on_a_node_go_and_come() {
+    let modes = [
+        ("async", r#""workers": 2, "ps": 1, "mode": "async", "#, "1 of 2 workers continues ("),
+        ("sync", r#""workers": {"min": 1, "max": 2}, "ps": 1, "#, "1 of 2 workers continues from step "),
+    ];
+    for (name, train, continues) in modes {
+        let sandbox = Sandbox::new();
+        let _ps = sandbox.node("ps/0");
+        let [lost, _other] = ["worker/0", "worker/1"].map(|name| sandbox.node(name));
+        let graph = example(&sandbox, train);
+        // It would run for hours. Its node, that of ps/0, makes copies of the state.
+        let words = ["--steps", "100000000", "--report", "50", "--guard", "0.2"];
+        let run = launch(&sandbox, &graph, &words);
+        let states = folder(&sandbox, name);
+        let follower = sandbox.start(&["attach", &run, "--checkpoint", &states]);
+        keep_a_copy(&follower);
+        kill(lost);
+        says(&follower, "worker/0 was lost at step ", 1);
+        says(&follower, continues, 1);
+        let from = next_step(&follower);
+        reach(&follower, from + 300);
+        let _lost = sandbox.node("worker/0");
+        says(&follower, "worker/0 takes part from step ", 1);
+        let from = next_step(&follower);
+        reach(&follower, from + 300);
+        sandbox.run(&["stop", &run]).expect(0).prints(&run);
+        let ended = follower.end().expect(143);
+        assert_eq!(ended.stderr.matches(" was lost at step ").count(), 1, "{name}: {}", ended.stderr);
+        assert!(last_state(&states) >= from + 300, "{name}");
+        assert_eq!(listed(&sandbox, &run)["state"], "stopped", "{name}");
+    }
 }

@@ -9,14 +9,14 @@ use crate::training::{example, last_state, next_step, npy, reach, state};
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Waits until the training has said this on stderr, `times` times.
-fn says(training: &Running, text: &str, times: usize) {
+pub fn says(training: &Running, text: &str, times: usize) {
     let has_said = || training.stderr().matches(text).count() >= times;
     assert!(wait_until(SPEAKS_WITHIN, has_said), "{text:?} {times} times:\n{}", training.stderr());
 }
 
 /// Waits until the training has trained for several times the interval of `--guard 0.2` between two copies of its state, and made
 /// steps after that: it has a copy. Fewer steps may take less time than one interval.
-fn keep_a_copy(training: &Running) {
+pub fn keep_a_copy(training: &Running) {
     let begun = Instant::now();
     let mut step = next_step(training);
     while begun.elapsed() < Duration::from_secs(1) {
@@ -25,7 +25,7 @@ fn keep_a_copy(training: &Running) {
     reach(training, step + 300);
 }
 
-fn kill(node: NodeProcess) {
+pub fn kill(node: NodeProcess) {
     node.process.signal("KILL");
     node.process.end();
 }

@@ -308,7 +308,7 @@ class Graph:
 
     @property
     def variables(self) -> list[str]:
-        """The names of its variables."""
+        """The names of its variables, as `Session.variables`, `Trained.weights` and the `weights` of `train` have them."""
         return self._complete().variables()
 
     def to_json(self, fetch: str | Tensor | Iterable[str | Tensor] | None = None) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from . import _errors, _native
+from ._arrays import array_of, own_dtype
 from ._callbacks import Callback, EarlyStopping
 from ._data import Source
 from ._graph import Graph
@@ -16,7 +18,7 @@ from ._tensor import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
     import numpy
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     #: Arrays or files by placeholder, a table, or an iterable of such batches.
     Data: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | Mapping[Tensor, Any] | Iterable[Any]
     Follower: TypeAlias = Callback | Callable[[int, dict[str, float]], Any]
+    #: Arrays by the names of variables, or a file or folder of weights.
+    Weights: TypeAlias = Mapping[str | Tensor, Any] | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class Trained:
@@ -67,6 +71,7 @@ def train(
     epochs: int | None = None,
     steps: int | None = None,
     shuffle: int | None = 1,
+    weights: Weights | None = None,
     metrics: Iterable[str | Tensor] = (),
     validation: float | Data | None = None,
     evaluate_every: int | None = None,
@@ -106,6 +111,12 @@ def train(
     or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows). With `restore_best`,
     the weights that are returned are those of the best evaluation.
 
+    The variables begin with their initial values, or with `weights`: a dict of arrays by the names that `Graph.variables` lists,
+    such as the `weights` of an earlier result, where variables that are left out keep their initial values; or the path of a
+    file that has values for all of them: .safetensors, .npz, a PyTorch state dict, the prefix of a TensorFlow checkpoint, or
+    the folder of another training, of which the best weights are taken, else those of the last state. A training that continues
+    from a state of its `checkpoint` has that one's.
+
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
     in this process. `mode` is ``"sync"``, ``"async"``, ``"mirrored"``, or ``"local"``: then each worker takes whole batches and
     has all variables, and `local` has the rounds after which they average, such as ``{"steps": 50, "exchange": "int8"}``; all
@@ -125,6 +136,11 @@ def train(
     >>> done = meshtf.train(g, {"x": xs, "y": 3 * xs + 1}, optimizer="sgd", rate=0.2, epochs=40, workers=2, ps=1)
     >>> done.how, done.weights["line/kernel"].round(2), done.weights["line/bias"].round(2)
     ('done', array([[3.]], dtype=float32), array([1.], dtype=float32))
+    >>> g.variables
+    ['line/kernel', 'line/bias']
+    >>> again = meshtf.train(g, {"x": xs, "y": 3 * xs + 2}, weights=done.weights, optimizer="sgd", rate=0.2, epochs=40)
+    >>> again.history["loss"][0] < done.history["loss"][0], again.weights["line/bias"].round(2)
+    (True, array([2.], dtype=float32))
     """
     for name, value, least in (
         ("batch", batch, 1),
@@ -178,6 +194,7 @@ def train(
         "record": 0 if record == "epoch" else None if record is None else max(int(record), 1),
         "save_every": save_every,
         "resume": resume,
+        **_begin(names, weights),
         "target": None if target is None else str(target),
     }
     has_evaluations = held_out is not None or share > 0
@@ -189,6 +206,8 @@ def train(
     for one in watcher.callbacks:
         if not has_evaluations and isinstance(one, EarlyStopping) and one.monitor.startswith("val_"):
             raise _errors.InvalidArgumentError(f"EarlyStopping watches {one.monitor}, of evaluations: state validation, too")
+    if weights is not None and resume:
+        raise _errors.InvalidArgumentError("weights cannot be used with resume=True, which has those of the last saved state")
     client = None if mesh is None else mesh._native
     states = None if checkpoint is None else os.fspath(checkpoint)
     with ExitStack() as ends:
@@ -206,6 +225,21 @@ def train(
             trained.weights.update(best_weights)
             trained.weights_step = int(notes["meshtf.step"])
     return watcher.ended(trained)
+
+
+def _begin(names: Names, weights: Weights | None) -> dict[str, Any]:
+    """The parameters of the values with which variables begin."""
+    if weights is None or isinstance(weights, (str, os.PathLike)):
+        return {"weights": None if weights is None else os.fspath(weights), "values": []}
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights are a dict of arrays by the names of variables, or a path, not {weights!r:.60}")
+    dtypes, values = names.complete.variable_dtypes(), []
+    for key, value in weights.items():
+        name = names.of(key)
+        # What is no variable is refused with all others that are none.
+        dtype = dtypes.get(name) or own_dtype(value)
+        values.append((name, array_of(value, dtype, f"variable {name}"), dtype))
+    return {"weights": None, "values": values}
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

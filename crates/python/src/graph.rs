@@ -70,6 +70,13 @@ impl Graph {
         variables(&self.file.graph).into_iter().map(|(name, _)| name).collect()
     }
 
+    /// The dtypes of its variables, by their names.
+    fn variable_dtypes(&self) -> HashMap<String, String> {
+        let graph = &self.file.graph;
+        let dtype = |node: &str| Some(graph.node(graph.find(node)?).attrs.dtype("dtype").ok()?.name().to_owned());
+        variables(graph).into_iter().filter_map(|(name, node)| Some((name, dtype(&node)?))).collect()
+    }
+
     /// The defaults of a run (fetches, targets, feeds), and the names that a model has for tensors, as JSON.
     fn defaults(&self) -> String {
         let ProgramFile { fetch, targets, feed, init, .. } = &*self.file;

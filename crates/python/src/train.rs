@@ -12,23 +12,25 @@ use meshtf::train::{
 };
 use meshtf::{BackendChoice, Failure, LocalCluster, SessionOptions, Task};
 use meshtf_train::file::{SectionsError, read_local};
+use meshtf_train::job::names_of_variables;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value as Json, json};
 
-use crate::array::to_numpy;
+use crate::array::{to_numpy, to_tensor};
 use crate::builder::training;
 use crate::client::{Client, Reached};
 use crate::error::{OrRaise, invalid, raised};
 use crate::examples::{Origin, Prepared, Raised, Source};
 use crate::graph::{Graph, variables};
 use crate::runtime::wait_through;
+use crate::session::Feeds;
 
 /// The parameters, as Python's keyword arguments have them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Parameters {
+pub struct Parameters<'py> {
     loss: String,
     optimizer: String,
     rate: f64,
@@ -56,6 +58,9 @@ pub struct Parameters {
     checkpoint: Option<PathBuf>,
     save_every: Option<u64>,
     resume: Option<bool>,
+    /// A file of weights, or values of some variables.
+    weights: Option<PathBuf>,
+    values: Feeds<'py>,
     target: Option<String>,
 }
 
@@ -132,16 +137,17 @@ pub fn train<'py>(
     graph: &Graph,
     data: Source<'py>,
     held_out: Option<Source<'py>>,
-    parameters: Parameters,
+    parameters: Parameters<'py>,
     observe: Py<PyAny>,
 ) -> PyResult<(String, Bound<'py, PyDict>)> {
     let reached = client.map(|client| client.reached(py)).transpose()?;
     let target = parameters.target.as_deref().map(|name| crate::convert::task_named(py, name)).transpose()?;
     let has_evaluations = held_out.is_some() || parameters.hold_out > 0.0;
-    let (mut sections, options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
+    let (mut sections, mut options) = settings(py, &parameters, has_evaluations, graph.file.init.clone())?;
     let (raised_there, origin) = (Raised::default(), Origin::default());
     let prepared = Prepared::of(py, data, held_out, &mut sections, (&raised_there, &origin))?;
     let model = graph.file.graph.clone();
+    options.values = values(&model, &parameters.values)?;
     // Without the optimizer's.
     let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
     let record = parameters.record;
@@ -230,6 +236,17 @@ async fn run(
     Ok((ended, values))
 }
 
+/// Values of variables under the names that a training has for them.
+fn values(graph: &CheckedGraph, given: &Feeds<'_>) -> PyResult<Vec<(String, Tensor)>> {
+    let (known, own) = (names_of_variables(graph), variables(graph));
+    let named = |name: &String| {
+        // That of the node, if a training has another one for the variable.
+        let node = own.iter().find(|(own, _)| own == name).filter(|_| !known.contains(name));
+        node.map_or_else(|| name.clone(), |(_, node)| node.clone())
+    };
+    given.iter().map(|(name, array, dtype)| Ok((named(name), to_tensor(array, dtype)?))).collect()
+}
+
 /// The variables of a graph with the tensors that read them.
 fn readers(graph: &CheckedGraph) -> Vec<(String, String)> {
     let reads = |node: &str| {
@@ -246,7 +263,7 @@ fn readers(graph: &CheckedGraph) -> Vec<(String, String)> {
 
 fn settings(
     py: Python<'_>,
-    given: &Parameters,
+    given: &Parameters<'_>,
     has_evaluations: bool,
     init: Vec<String>,
 ) -> PyResult<(Sections, Options)> {
@@ -307,6 +324,7 @@ fn settings(
         every: given.save_every.map(Every::Steps),
         resume: given.resume == Some(true),
         resume_if_any: given.resume.is_none() && given.checkpoint.is_some(),
+        weights: given.weights.clone(),
         ..Options::default()
     };
     Ok((sections, options))

@@ -10,7 +10,7 @@ use meshtf::Client;
 use meshtf::node::{NewRun, NewTraining};
 use meshtf::protocol::training::{MAX_EXAMPLE_BYTES, SavedEvery, SentState, StateFile, TrainingOptions};
 use meshtf::trainer::sent::{Sent, sent};
-use meshtf::trainer::stored::{BEST_FILE, state, states};
+use meshtf::trainer::stored::{BEST_FILE, state, states, step_of};
 use meshtf::trainer::{Every, Found, Options, Trainer};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
@@ -23,7 +23,7 @@ use crate::cli::detached::short_id;
 use crate::cli::launching::Launching;
 use crate::cli::reach::Reached;
 use crate::cli::signals::interrupted;
-use crate::cli::states::{check_folder, dedicate, release};
+use crate::cli::states::{Dedicated, check_folder, dedicate};
 use crate::cli::{Exit, Outcome, Trouble, output};
 
 /// The interval of saved states if none is given: whoever began it cannot see that its node ends.
@@ -57,8 +57,7 @@ impl Args {
                 Resume::IfAny => Ok(None),
             };
         };
-        let step = last.file_stem().and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
-        let step = step.ok_or_else(|| at(&last, &"its name does not say after which step it was saved"))?;
+        let step = step_of(&last).ok_or_else(|| at(&last, &"its name does not say after which step it was saved"))?;
         let of = SentState { step, has_best: folder.join(BEST_FILE).exists() };
         let path = |file: StateFile| match file {
             StateFile::Step(step) => state(folder, step),
@@ -170,12 +169,12 @@ async fn launch(args: &Args, ready: Ready, reached: &Reached, (launching, attemp
         options,
     };
     let run = NewRun::name();
-    args.checkpoint.as_ref().map_or(Ok(()), |folder| dedicate(folder, run))?;
+    let dedicated = args.checkpoint.as_ref().map(|folder| dedicate(folder, run)).transpose()?;
     // From here on it may begin, whatever becomes of the answer: it is not begun twice.
     attempt.has_begun.store(true, Ordering::Relaxed);
     let launched = launching.ask(Some(&master), run, node.launch_training(&master, run, new)).await;
-    if let (Err(_), Some(folder)) = (&launched, &args.checkpoint) {
-        release(folder);
+    if launched.is_err() {
+        dedicated.into_iter().for_each(Dedicated::undo);
     }
     let status = launched?;
     let (id, on) = (short_id(status.run), Task::short(&master));

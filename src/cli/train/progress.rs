@@ -18,6 +18,7 @@ use super::log::Log;
 use crate::cli::bar::bar;
 use crate::cli::output::Lines;
 use crate::cli::paint::{mention, warn};
+use crate::cli::states::take_over;
 use crate::cli::table::{number, per_second};
 use crate::cli::trace;
 
@@ -43,6 +44,8 @@ pub(super) struct Progress {
     trace: Option<PathBuf>,
     pub traced: Option<String>,
     pub lines: Lines,
+    /// The folder of its states, which may be those of a run on a node until it begins.
+    pub folder: Option<PathBuf>,
     /// The last error of saving since a state was saved.
     pub unsaved: Option<String>,
     /// If the last state is written again and again: whether a signal had asked the training to end when that began.
@@ -135,6 +138,7 @@ impl Progress {
             trace,
             traced: None,
             lines: Lines::default(),
+            folder: None,
             unsaved: None,
             waits: None,
             attempt,
@@ -237,6 +241,15 @@ impl Progress {
 impl Observer for Progress {
     fn begins(&mut self, start: u64) -> Observed {
         self.attempt.has_begun.store(true, Ordering::Relaxed);
+        if let Some(folder) = self.folder.take()
+            && let Some(run) = take_over(&folder).map_err(|trouble| trouble.to_string())?
+        {
+            let folder = folder.display();
+            self.noted(&format!(
+                "{folder} was the folder of run {run}, and is that of this training from now on: `meshtf attach {run}` brings states to \
+                 another one"
+            ))?;
+        }
         self.began = self.now();
         self.pace = Pace::new(start, self.began);
         Ok(())

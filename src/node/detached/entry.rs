@@ -393,6 +393,7 @@ impl Entry {
 
     /// No step follows.
     pub fn end(&self, outcome: Result<(), Failure>) {
+        self.training.iter().for_each(Trained::measure);
         let mut state = self.state();
         state.state = match outcome {
             Err(failure) => DetachedState::Failed(failure),

@@ -9,6 +9,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory::Bytes;
 
 use super::entry::Entry;
+use super::states::Folder;
 use crate::protocol::detached::{KEPT_SECONDS, MAX_ENDED, MAX_RUNNING, MAX_VALUE_BYTES};
 use crate::protocol::training::{MAX_STATE_BYTES, MAX_TRAININGS};
 
@@ -57,15 +58,16 @@ pub(super) fn used(entries: &[Arc<Entry>]) -> u64 {
 fn disk(entry: &Arc<Entry>) -> u64 {
     entry.training.as_ref().map_or(0, |training| match entry.ended() {
         None => training.bytes,
-        Some(_) => training.folder.bytes(),
+        Some(_) => training.kept(),
     })
 }
 
-/// Makes room on the disk for the states of one more training: those of trainings that ended first are removed.
+/// Makes room on the disk for the states of one more training: those of trainings that ended first are dropped. Their folders are
+/// to be removed.
 ///
 /// # Errors
 /// ResourceExhausted if those that are under way leave no room.
-pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<()> {
+pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<Vec<Folder>> {
     let (mut all, limit) = (used(entries), MAX_STATE_BYTES);
     let mut ended: Vec<(Instant, Arc<Entry>)> =
         entries.iter().filter_map(|entry| Some((entry.ended()?, Arc::clone(entry)))).collect();
@@ -82,18 +84,24 @@ pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<()> {
         );
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
+    let mut dropped = Vec::new();
     for (_, entry) in ended {
         if !needed(all) {
             break;
         }
-        all = all.saturating_sub(disk(&entry));
-        entry.forget_states();
+        let own = disk(&entry);
+        if own > 0 {
+            all = all.saturating_sub(own);
+            dropped.extend(entry.forget_states());
+        }
     }
-    Ok(())
+    Ok(dropped)
 }
 
 /// Forgets the runs that ended a day ago, those that ended first beyond the limit, and the values of those that ended first.
-pub(super) fn sweep(entries: &mut Vec<Arc<Entry>>, now: Instant) {
+/// Returns the folders of their states, which are to be removed.
+#[must_use = "the folders stay on the disk"]
+pub(super) fn sweep(entries: &mut Vec<Arc<Entry>>, now: Instant) -> Vec<Folder> {
     let mut ended: Vec<(Instant, Arc<Entry>)> =
         entries.iter().filter_map(|entry| Some((entry.ended()?, Arc::clone(entry)))).collect();
     ended.sort_by_key(|(at, _)| Reverse(*at));
@@ -112,7 +120,7 @@ pub(super) fn sweep(entries: &mut Vec<Arc<Entry>>, now: Instant) {
         false
     });
     entries.retain(|entry| !ended.iter().any(|(_, gone)| Arc::ptr_eq(gone, entry)));
-    ended.iter().for_each(|(_, gone)| gone.forget_states());
+    ended.iter().filter_map(|(_, gone)| gone.forget_states()).collect()
 }
 
 #[cfg(test)]
@@ -153,11 +161,11 @@ mod tests {
         entries[2..].iter().for_each(|entry| end(entry, 1));
         // The first began long before all others, and the second is under way.
         end(&entries[0], 1);
-        sweep(&mut entries, Instant::now());
-        assert_eq!(entries.len(), MAX_ENDED + 1);
+        let dropped = sweep(&mut entries, Instant::now());
+        assert_eq!((entries.len(), dropped.len()), (MAX_ENDED + 1, 0));
         assert_eq!(runs(&entries)[..3], [0, 1, 3], "the one that ended first is gone");
         let later = Instant::now() + Duration::from_secs(KEPT_SECONDS);
-        sweep(&mut entries, later);
+        assert!(sweep(&mut entries, later).is_empty(), "none of them has states");
         assert_eq!(runs(&entries), [1]);
     }
 
@@ -166,9 +174,9 @@ mod tests {
         let mut entries: Vec<Arc<Entry>> = (0..3).map(entry).collect();
         [1, 2, 0].iter().for_each(|run| end(&entries[*run], MAX_VALUE_BYTES / 2 + 1));
         let values = |entries: &[Arc<Entry>]| entries.iter().map(|entry| entry.value_bytes() > 0).collect::<Vec<_>>();
-        sweep(&mut entries, Instant::now());
+        let _none = sweep(&mut entries, Instant::now());
         assert_eq!(values(&entries), [true; 3], "their followers have time to fetch them");
-        sweep(&mut entries, Instant::now() + GRACE);
+        let _none = sweep(&mut entries, Instant::now() + GRACE);
         assert_eq!((values(&entries), runs(&entries)), (vec![true, false, false], vec![0, 1, 2]));
         let (followed, _) = entries[1].follow(0);
         assert!(followed.last.is_none() && followed.unkept.is_some_and(|why| why.contains("ended later")));
@@ -178,7 +186,8 @@ mod tests {
         let own = States::below(folder.path().to_owned()).folder(SessionId(run));
         std::fs::create_dir_all(own.path()).unwrap();
         std::fs::write(own.file(StateFile::Step(1)), [0; 10]).unwrap();
-        let trained = Trained { bytes, ..Trained::bare(own) };
+        let mut trained = Trained::bare(own);
+        trained.bytes = bytes;
         Arc::new(Entry::of_training((SessionId(run), Peer::new("me")), "m".into(), 9, trained, (Duration::ZERO, 0)))
     }
 
@@ -190,24 +199,29 @@ mod tests {
         let why = has_room_for_training(&entries).unwrap_err();
         assert!(why.code == Code::ResourceExhausted && why.message.contains("meshtf stop"), "{why}");
         // Half of the disk may be used by those.
-        assert_eq!(make_disk(&mut entries, MAX_STATE_BYTES / 2), Ok(()));
+        let dropped = |entries: &mut [Arc<Entry>], bytes: u64| make_disk(entries, bytes).unwrap().len();
+        assert_eq!(dropped(&mut entries, MAX_STATE_BYTES / 2), 0);
         let why = make_disk(&mut entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
         assert!(why.message.contains("17.2 GB of all trainings, 8.59 GB of which"), "{why}");
         assert_eq!(used(&entries), MAX_STATE_BYTES / 2);
         // One that has ended has what it has, until that is needed.
+        entries[3].state().states.saved = Some(1);
         entries[3].end(Ok(()));
         assert_eq!(has_room_for_training(&entries), Ok(()));
         let rest = MAX_STATE_BYTES / 16 * 9;
-        assert_eq!(make_disk(&mut entries, rest - 10), Ok(()));
-        assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest() == Some(1)));
-        assert_eq!(make_disk(&mut entries, rest), Ok(()));
-        assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest().is_none()));
+        assert_eq!(dropped(&mut entries, rest - 10), 0);
+        let gone = make_disk(&mut entries, rest).unwrap();
+        assert!(gone.len() == 1 && gone[0].newest() == Some(1), "whoever called removes it, and holds no lock then");
+        let states = entries[3].status().training.map(|states| states.saved);
+        assert_eq!((states, used(&entries)), (Some(None), MAX_STATE_BYTES / 16 * 7), "it has none any more");
+        assert_eq!(dropped(&mut entries, rest), 0, "it is dropped once");
         assert!(make_disk(&mut entries, rest + 1).is_err());
         // Its states go with it.
         entries[0].end(Ok(()));
-        sweep(&mut entries, Instant::now() + Duration::from_secs(KEPT_SECONDS));
+        let gone = sweep(&mut entries, Instant::now() + Duration::from_secs(KEPT_SECONDS));
         assert_eq!(runs(&entries), [1, 2, 4, 5, 6, 7]);
-        assert!(!folder.child(SessionId(0).to_string()).exists() && folder.child(SessionId(1).to_string()).exists());
+        let paths: Vec<&std::path::Path> = gone.iter().map(Folder::path).collect();
+        assert_eq!(paths, [0, 3].map(|run| folder.child(SessionId(run).to_string())));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use meshtf_checkpoint::write_whole;
@@ -14,15 +14,18 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use serde::{Deserialize, Serialize};
 
+use super::removal::{Removal, Removals};
 use crate::protocol::Peer;
 use crate::protocol::detached::{DetachedState, KEPT_SECONDS};
 use crate::protocol::training::{MAX_PART_BYTES, MAX_STATE_BYTES, StateFile};
-use crate::trainer::stored::{BEST_FILE, state, states};
+use crate::trainer::stored::{BEST_FILE, state, states, step_of};
 
 /// The file that the process of the task holds locked.
 const LOCK: &str = "lock";
 /// The file of the facts about a training besides its states.
 const ABOUT: &str = "run.json";
+/// How long a training may wait for the removal of states that make room for its own.
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The folders of the trainings of a node.
 pub(super) struct States {
@@ -30,6 +33,7 @@ pub(super) struct States {
     held: Mutex<Option<File>>,
     /// Bytes of the files that came with trainings which are being prepared.
     preparing: Mutex<u64>,
+    removals: Arc<Removals>,
 }
 
 /// Bytes of the disk for a training that is being prepared.
@@ -63,7 +67,7 @@ pub(super) fn now_ms() -> u64 {
 impl States {
     /// Those below a folder, which is made when there is a training.
     pub fn below(root: PathBuf) -> States {
-        States { root, held: Mutex::default(), preparing: Mutex::default() }
+        States { root, held: Mutex::default(), preparing: Mutex::default(), removals: Arc::default() }
     }
 
     /// Makes the folder this process's own.
@@ -103,23 +107,36 @@ impl States {
         Ok(Reserved(&self.preparing, bytes))
     }
 
-    /// The trainings of earlier processes of this task. Those that nobody has changed for a day are removed.
-    pub fn left(&self) -> Vec<(SessionId, Folder, About)> {
+    /// The removal of these folders, which counts as under way from now on.
+    pub fn removal(&self, folders: Vec<Folder>) -> Removal {
+        Removals::begin(&self.removals, folders)
+    }
+
+    /// Waits until the folders that are to be removed are gone, though not long.
+    ///
+    /// # Errors
+    /// Unavailable if they are not gone by then.
+    pub fn wait_for_removals(&self) -> Result<()> {
+        self.removals.wait(REMOVED_WITHIN)
+    }
+
+    /// The trainings of earlier processes of this task, and the removal of those that nobody has changed for a day.
+    pub fn left(&self) -> (Vec<(SessionId, Folder, About)>, Removal) {
+        let (mut found, mut old) = (Vec::new(), Vec::new());
         if !self.root.is_dir() || self.hold().is_err() {
-            return Vec::new();
+            return (found, self.removal(old));
         }
         let entries = fs::read_dir(&self.root).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        let mut found = Vec::new();
         for path in entries {
             let digits = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
             let Some(run) = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) else { continue };
             let folder = Folder { path };
             match folder.about().filter(|about| folder.age() < Duration::from_secs(KEPT_SECONDS) && about.step > 0) {
                 Some(about) => found.push((SessionId(run), folder, about)),
-                None => folder.remove(),
+                None => old.push(folder),
             }
         }
-        found
+        (found, self.removal(old))
     }
 
     /// The folder of a training.
@@ -178,8 +195,7 @@ impl Folder {
 
     /// The step of the last state.
     pub fn newest(&self) -> Option<u64> {
-        let last = states(&self.path).ok()?.pop()?;
-        last.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
+        states(&self.path).ok()?.pop().and_then(|last| step_of(&last))
     }
 
     pub fn has_best(&self) -> bool {
@@ -275,15 +291,18 @@ mod tests {
         folder.note(&about(3));
         fs::write(folder.file(StateFile::Step(3)), b"abc").unwrap();
         assert!(below().hold().is_err_and(|why| why.message.contains("another process has it")));
-        assert_eq!(below().left().len(), 0);
+        assert_eq!(below().left().0.len(), 0);
         drop(first);
         // Another file there is no training; one without a state is forgotten.
         fs::create_dir_all(root.child("states").join("0000000000000001")).unwrap();
-        let left = below().left();
+        let later = below();
+        let (left, removal) = later.left();
         assert_eq!(left.len(), 1);
         let (run, folder, known) = &left[0];
         assert_eq!((*run, folder.newest(), folder.has_best()), (SessionId(0x3f), Some(3), false));
         assert!(matches!(known.state(), DetachedState::Failed(why) if why.code == Code::Unavailable));
+        assert!(root.child("states").join("0000000000000001").exists(), "whoever has the time removes it");
+        removal.make();
         assert!(!root.child("states").join("0000000000000001").exists());
     }
 

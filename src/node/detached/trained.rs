@@ -1,5 +1,6 @@
 //! A run that is a training: its states, and the facts about it for a later process of the node.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use meshtf_tensor::Tensor;
@@ -23,13 +24,25 @@ pub(super) struct Trained {
     pub folder: Folder,
     /// Bytes of the disk that its states may take while it is under way.
     pub bytes: u64,
+    /// Those that they take after its end, unless they are dropped.
+    kept: AtomicU64,
     /// Wakes it to end after the steps under way.
     pub stops: Notify,
 }
 
 impl Trained {
     pub fn new(info: TrainingInfo, folder: Folder, bytes: u64) -> Trained {
-        Trained { info, folder, bytes, stops: Notify::new() }
+        Trained { info, folder, bytes, kept: AtomicU64::new(0), stops: Notify::new() }
+    }
+
+    /// Bytes of the disk that its states take after its end, as they were measured then.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Measures the states of a training that ends.
+    pub fn measure(&self) {
+        self.kept.store(self.folder.bytes(), Ordering::Relaxed);
     }
 
     /// One that is known only as far as a later process knows it.
@@ -58,6 +71,7 @@ impl Entry {
         let (began, ended) = about.ages(&folder);
         let states = TrainingStatus { saved: folder.newest(), has_best: folder.has_best() };
         let training = Trained::bare(folder);
+        training.measure();
         let by = Peer::new(about.by.as_str());
         let entry = Entry::of_training((run, by), about.title.clone(), about.count, training, (began, about.step));
         {
@@ -107,11 +121,12 @@ impl Entry {
         state.tail.notice(text);
     }
 
-    /// The states of a training make room for those of later ones.
-    pub fn forget_states(&self) {
-        if let Some(training) = &self.training {
-            training.folder.remove();
-            self.state().states = TrainingStatus::default();
-        }
+    /// The states of a training make room for those of later ones: their folder is to be removed.
+    #[must_use = "the folder stays on the disk"]
+    pub fn forget_states(&self) -> Option<Folder> {
+        let training = self.training.as_ref()?;
+        self.state().states = TrainingStatus::default();
+        training.kept.store(0, Ordering::Relaxed);
+        Some(training.folder.clone())
     }
 }

@@ -141,10 +141,11 @@ impl DetachedRuns {
         let mut entries = lock(&self.entries);
         kept::has_room(&entries)?;
         kept::has_room_for_training(&entries)?;
-        kept::make_disk(&mut entries, bytes)?;
         start.check()?;
+        let removal = self.states.removal(kept::make_disk(&mut entries, bytes)?);
         entries.push(Arc::clone(&entry));
         drop(entries);
+        removal.make();
         Ok((entry, ready))
     }
 
@@ -155,7 +156,7 @@ impl DetachedRuns {
             Err(failure) => {
                 // One that was ended is listed as such, though without states.
                 if entry.is_stopped() {
-                    entry.forget_states();
+                    entry.forget_states().iter().for_each(Folder::remove);
                 } else {
                     lock(&self.entries).retain(|one| !Arc::ptr_eq(one, entry));
                 }
@@ -234,11 +235,7 @@ impl DetachedRuns {
         let metadata = serde_json::json!(data.fits).to_string().len() as u64;
 
         let sent = super::tail::bytes(&of_weights).saturating_add(super::tail::bytes(&files)) as u64;
-        let used = {
-            let mut entries = lock(&self.entries);
-            kept::make_disk(&mut entries, sent)?;
-            kept::used(&entries)
-        };
+        let used = self.make_disk(sent)?;
         let _reserved = self.states.reserve(sent, used)?;
         let path = folder.path().join("weights.safetensors");
         let has_weights = !weights.is_empty();

@@ -1,8 +1,11 @@
 //! Examples that are sent to a node: it takes the same ones as the process that has the files.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use meshtf_tensor::failure::Failure;
 use meshtf_train::file;
 
-use super::super::sent::{Sent, received, sent};
+use super::super::sent::{MAX_TEXTS, Sent, received, sent};
 use super::super::source::load;
 use super::super::{Found, TrainingData};
 use super::*;
@@ -114,4 +117,62 @@ fn examples_have_a_limit_and_their_forms_are_checked() {
     assert!(refused(x(ColumnForm::OnWorkers), false, 2).contains("the workers were not asked for it"));
     let other = vec![("z".to_owned(), ColumnForm::Rows(RowsForm::Raw))];
     assert!(refused(other, false, 2).contains("no such source"));
+}
+
+/// Texts of these lengths, which are counted as they are read.
+#[derive(Debug)]
+struct Texts {
+    lengths: Vec<usize>,
+    read: AtomicUsize,
+}
+
+impl Texts {
+    fn of(lengths: Vec<usize>) -> Arc<Texts> {
+        Arc::new(Texts { lengths, read: AtomicUsize::new(0) })
+    }
+
+    fn all(&self) -> Tensor {
+        Tensor::vector(self.lengths.iter().enumerate().map(|(i, &length)| vec![i as u8; length]).collect())
+    }
+}
+
+impl Rows for Texts {
+    fn count(&self) -> usize {
+        self.lengths.len()
+    }
+
+    fn example(&self) -> (DType, &[usize]) {
+        (DType::String, &[])
+    }
+
+    fn read(&self, places: &[usize]) -> Result<Tensor, Failure> {
+        self.read.fetch_add(places.len(), Ordering::Relaxed);
+        Ok(Tensor::vector(places.iter().map(|&place| vec![place as u8; self.lengths[place]]).collect()))
+    }
+}
+
+#[test]
+fn texts_are_read_as_far_as_the_limit() {
+    let data = |texts: &Arc<Texts>, is_part: bool| -> TrainingData {
+        let count = texts.lengths.len();
+        let numbers = Tensor::from_vec([count, 2], (0..2 * count as i32).collect());
+        let columns = [("x", Column::Elsewhere(Arc::clone(texts) as Arc<dyn Rows>)), ("y", Column::Held(numbers))];
+        let examples = Examples::of(columns.map(|(name, column)| (name.to_owned(), column)).into()).unwrap();
+        if is_part { examples.split(0.0, 1).unwrap().0.into() } else { examples.into() }
+    };
+    for is_part in [false, true] {
+        // The first one is no measure of the others.
+        let texts = Texts::of(std::iter::once(40_000).chain((0..999).map(|i| i % 70)).collect());
+        let wanted = [texts.all(), Tensor::from_vec([1000, 2], (0..2000).collect())];
+        let all = data(&texts, is_part);
+        let most = wanted.iter().map(Tensor::heap_bytes).sum::<usize>() + Tensor::scalar(vec![0u8]).heap_bytes();
+        assert_eq!(sent(&all, most).unwrap().tensors[1..], wanted, "{is_part}");
+        assert_eq!(texts.read.load(Ordering::Relaxed), 1000, "each is read once");
+        // Short ones first: nothing tells of the others.
+        let texts = Texts::of((0..10_000).map(|i| if i < 500 { 1 } else { 100_000 }).collect());
+        let why = sent(&data(&texts, is_part), 20_000_000).unwrap_err().to_string();
+        assert!(why.contains("take more than 20.0 MB, which is the limit"), "{why}");
+        let read = texts.read.load(Ordering::Relaxed);
+        assert!((700..=700 + MAX_TEXTS).contains(&read), "{is_part}: {read}, of which 200 are as large as the limit");
+    }
 }
