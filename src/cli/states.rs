@@ -43,9 +43,14 @@ pub(super) fn check_folder(folder: &Path, run: Option<SessionId>) -> Result<(), 
     let of = fs::read_to_string(folder.join(OF_RUN)).ok();
     let is_own = run.is_some_and(|run| of.is_some_and(|of| of.trim() == run.to_string()));
     match has_states && !is_own {
-        true => Err(at(&"it has the saved states of another training; name another folder")),
+        true => Err(of_another(folder)),
         false => Ok(()),
     }
+}
+
+fn of_another(folder: &Path) -> Trouble {
+    let why = "it has the saved states of another training; name another folder";
+    Trouble::input(format!("--checkpoint {}: {why}", folder.display()))
 }
 
 /// A folder that is dedicated to a run, and the content of the note before that.
@@ -108,21 +113,32 @@ impl Brought {
     /// Bad input: a file cannot be written, or the folder is that of another training by now. Those of the node.
     pub async fn bring(&mut self, node: &Node, task: &Task, has: TrainingStatus) -> Result<Option<u64>, Trouble> {
         if let Some(step) = has.saved.filter(|step| !self.steps.contains(step)) {
-            // A training here may have taken the folder over meanwhile.
-            check_folder(&self.folder, Some(self.run))?;
+            self.check_owner()?;
             let file = state(&self.folder, step);
             if file.exists() || self.fetch(node, task, StateFile::Step(step), &file).await? {
                 self.steps.push(step);
             }
+            self.check_owner()?;
             let here = states(&self.folder).unwrap_or_default();
             // A file that cannot be removed is merely superfluous.
             here.iter().rev().skip(KEPT).for_each(|old| _ = fs::remove_file(old));
+        }
+        if has.has_best {
+            self.check_owner()?;
         }
         if has.has_best && !self.fetch(node, task, StateFile::Best, &self.folder.join(stored::BEST_FILE)).await? {
             let id = short_id(self.run);
             return Err(Trouble::input(format!("the best weights of run {id} are not kept any more")));
         }
         Ok(has.saved.filter(|step| self.steps.contains(step)))
+    }
+
+    /// A training here may have taken the folder over: then its files stay as they are.
+    fn check_owner(&self) -> Result<(), Trouble> {
+        match fs::read_to_string(self.folder.join(OF_RUN)).is_ok_and(|of| of.trim() == self.run.to_string()) {
+            true => Ok(()),
+            false => Err(of_another(&self.folder)),
+        }
     }
 
     /// Fetches a state; `false` if the node does not have it any more, but later ones.
@@ -157,6 +173,7 @@ impl Brought {
                 return Err(Trouble::mesh(format!("{} ended the state of run {id} too soon", task.short())));
             }
         }
+        self.check_owner()?;
         file.sync().and_then(|()| file.end()).map_err(at)?;
         Ok(true)
     }

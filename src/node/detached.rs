@@ -259,14 +259,15 @@ impl DetachedRuns {
     /// # Errors
     /// As [`kept::make_disk`]; Unavailable if the removal of earlier states takes too long.
     fn make_disk(&self, bytes: u64) -> Result<u64> {
-        let (removal, used) = {
+        let removal = {
             let mut entries = lock(&self.entries);
-            (self.states.removal(kept::make_disk(&mut entries, bytes)?), kept::used(&entries))
+            self.states.removal(kept::make_disk(&mut entries, bytes)?)
         };
         removal.make();
         // Others may have dropped states, too.
         self.states.wait_for_removals()?;
-        Ok(used)
+        // Some may have begun meanwhile.
+        Ok(kept::used(&lock(&self.entries)))
     }
 }
 

@@ -157,7 +157,8 @@ impl Folder {
     }
 
     pub fn remove(&self) {
-        match fs::remove_dir_all(&self.path) {
+        // The thread of a training that has just ended may write its note meanwhile.
+        match fs::remove_dir_all(&self.path).or_else(|_| fs::remove_dir_all(&self.path)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => tracing::warn!("{} cannot be removed: {error}", self.path.display()),
