@@ -65,7 +65,7 @@ fn disk(entry: &Arc<Entry>) -> u64 {
 ///
 /// # Errors
 /// ResourceExhausted if those that are under way leave no room.
-pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<()> {
+pub(super) fn make_disk(entries: &[Arc<Entry>], bytes: u64) -> Result<()> {
     let (mut all, limit) = (used(entries), MAX_STATE_BYTES);
     let mut ended: Vec<(Instant, Arc<Entry>)> =
         entries.iter().filter_map(|entry| Some((entry.ended()?, Arc::clone(entry)))).collect();
@@ -190,19 +190,19 @@ mod tests {
         let why = has_room_for_training(&entries).unwrap_err();
         assert!(why.code == Code::ResourceExhausted && why.message.contains("meshtf stop"), "{why}");
         // Half of the disk may be used by those.
-        assert_eq!(make_disk(&mut entries, MAX_STATE_BYTES / 2), Ok(()));
-        let why = make_disk(&mut entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
+        assert_eq!(make_disk(&entries, MAX_STATE_BYTES / 2), Ok(()));
+        let why = make_disk(&entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
         assert!(why.message.contains("17.2 GB of all trainings, 8.59 GB of which"), "{why}");
         assert_eq!(used(&entries), MAX_STATE_BYTES / 2);
         // One that has ended has what it has, until that is needed.
         entries[3].end(Ok(()));
         assert_eq!(has_room_for_training(&entries), Ok(()));
         let rest = MAX_STATE_BYTES / 16 * 9;
-        assert_eq!(make_disk(&mut entries, rest - 10), Ok(()));
+        assert_eq!(make_disk(&entries, rest - 10), Ok(()));
         assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest() == Some(1)));
-        assert_eq!(make_disk(&mut entries, rest), Ok(()));
+        assert_eq!(make_disk(&entries, rest), Ok(()));
         assert!(entries[3].training.as_ref().is_some_and(|own| own.folder.newest().is_none()));
-        assert!(make_disk(&mut entries, rest + 1).is_err());
+        assert!(make_disk(&entries, rest + 1).is_err());
         // Its states go with it.
         entries[0].end(Ok(()));
         sweep(&mut entries, Instant::now() + Duration::from_secs(KEPT_SECONDS));

@@ -141,7 +141,7 @@ impl DetachedRuns {
         let mut entries = lock(&self.entries);
         kept::has_room(&entries)?;
         kept::has_room_for_training(&entries)?;
-        kept::make_disk(&mut entries, bytes)?;
+        kept::make_disk(&entries, bytes)?;
         start.check()?;
         entries.push(Arc::clone(&entry));
         drop(entries);
@@ -235,8 +235,8 @@ impl DetachedRuns {
 
         let sent = super::tail::bytes(&of_weights).saturating_add(super::tail::bytes(&files)) as u64;
         let used = {
-            let mut entries = lock(&self.entries);
-            kept::make_disk(&mut entries, sent)?;
+            let entries = lock(&self.entries);
+            kept::make_disk(&entries, sent)?;
             kept::used(&entries)
         };
         let _reserved = self.states.reserve(sent, used)?;
