@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Most bytes one message with all its tensors may have: the largest tensor, and half a gigabyte around it.
 pub const MAX_MESSAGE_BYTES: usize = MAX_TENSOR_BYTES + (1 << 29);
@@ -234,8 +234,9 @@ pub enum ToMaster {
     Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
     /// A fetch of a partial run, by its index among the piece's fetches; the tensor is its value.
     PartialFetch { piece: PieceId, step: u64, place: u32 },
-    /// The piece has run for this step; the tensors are its fetches, in the piece's order, and its trace if the plan is traced.
-    Done { piece: PieceId, step: u64 },
+    /// The piece has run for `count` steps, of which `step` is the last: one, unless they were started together. The tensors are
+    /// the last step's fetches, in the piece's order, and its trace if the plan is traced.
+    Done { piece: PieceId, step: u64, count: u64 },
     /// The step failed on that worker.
     Failed { step: StepId, failure: Failure },
     /// The worker's link with `peer` ended a while ago, and the messages under way on it are lost. That concerns the session's
@@ -268,8 +269,9 @@ pub enum ToWorker {
     },
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
     /// same for every step. If `continues`, they are of the run that the step before the first is of, and come after it;
-    /// otherwise they may overlap with those of earlier runs that wait.
-    Start { pieces: Vec<PieceId>, first: u64, count: u64, continues: bool },
+    /// otherwise they may overlap with those of earlier runs that wait. If `together`, nobody waits for the end of each step,
+    /// so the worker may report several at once.
+    Start { pieces: Vec<PieceId>, first: u64, count: u64, continues: bool, together: bool },
     /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those of
     /// the values that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<PushedValue> },

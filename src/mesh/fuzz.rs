@@ -96,7 +96,7 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("ask", Envelope::new(write, vec![Tensor::vector(vec![1.5f32, -2.0])])),
         ("ask_status", ToHost::Ask { id, inquiry: Inquiry::Status }.into()),
         ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
-        ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
+        ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0, count: 1 }.into()),
         ("register", Envelope::new(register, vec![Tensor::vector(vec![1i32, 2, 3])])),
         ("request", ToMaster::Request { id, request }.into()),
         ("train", train),

@@ -44,9 +44,9 @@ fn every_kind_of_frame_has_its_bytes() {
     };
 
     let (session, id) = (SessionId(1), RequestId(7));
-    let done = ToMaster::Done { piece: PieceId { session, number: 4 }, step: 300 };
-    // To a master, variant 3: session, number of the piece, step; then no tensors.
-    check(tests::whole(&done.into()), prefix(0, 7, 0), &[3, 3, 1, 4, 0xac, 2, 0], &[]);
+    let done = ToMaster::Done { piece: PieceId { session, number: 4 }, step: 300, count: 2 };
+    // To a master, variant 3: session, number of the piece, step, count; then no tensors.
+    check(tests::whole(&done.into()), prefix(0, 8, 0), &[3, 3, 1, 4, 0xac, 2, 2, 0], &[]);
 
     let tensors =
         vec![Tensor::vector(vec![1.5f32, -2.0]), Tensor::vector(vec![b"a".to_vec(), vec![]]), Tensor::scalar(true)];
