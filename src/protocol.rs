@@ -11,6 +11,7 @@ mod flow;
 pub mod guard;
 pub mod inquiry;
 pub mod look;
+mod packed;
 pub mod runs;
 #[cfg(test)]
 mod samples;
@@ -262,6 +263,7 @@ pub enum ToWorker {
     Register {
         session: SessionId,
         isolated: bool,
+        #[serde(with = "packed::pieces")]
         pieces: Vec<(PieceId, Piece)>,
         constants: Constants,
         /// Remember which resources the pieces name, so that copies of the session's state can be taken.
@@ -319,14 +321,31 @@ pub struct PushedValue {
 #[non_exhaustive]
 pub enum Request {
     /// The tensors are the graph's large constants, up to those that are kept by their contents.
-    Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
+    Open {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        graph: Vec<NodeDef>,
+        options: SessionOptions,
+        constants: Constants,
+    },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
-    Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },
+    Extend {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        nodes: Vec<NodeDef>,
+        constants: Constants,
+    },
     /// Plans and registers; `Run` names the plan of the reply.
     Prepare { session: SessionId, signature: Signature },
     /// The same for a separate graph, which is sent with the request: the session's graph does not have its nodes. It shares
     /// variables and queues with the session's other plans, by name. The tensors are its large constants.
-    PrepareAlone { session: SessionId, nodes: Vec<NodeDef>, signature: Signature, constants: Constants },
+    PrepareAlone {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        nodes: Vec<NodeDef>,
+        signature: Signature,
+        constants: Constants,
+    },
     /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step, or those of
     /// the first step, of the second, and so on, [`MAX_STEP_FEEDS`] at most. Their number says which. Fetches are sent for the
     /// last step, and for every `every`-th (0: only the last). A `watched` run reports its progress.
@@ -339,7 +358,12 @@ pub enum Request {
     /// Ends the session and all its runs.
     Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
-    Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
+    Explain {
+        #[serde(with = "packed::value")]
+        graph: Vec<NodeDef>,
+        signature: Signature,
+        options: SessionOptions,
+    },
     /// Ends the other sessions that have one of these names, and keeps these, and no others, for this one.
     Claim { session: SessionId, names: Vec<String> },
 }
