@@ -205,3 +205,37 @@ async fn each_worker_may_evaluate_what_it_holds() {
         assert_eq!(all[0], all[1]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_fetches_little_of_a_file_and_more_of_a_long_header() {
+    let folder = TempDir::new().unwrap();
+    let x = Tensor::from_vec([4096, 2], vec![1f32; 8192]);
+    let plain = npy::write(&x).unwrap();
+    // The same with a header that blanks make longer than what is fetched first.
+    let length = usize::from(u16::from_le_bytes([plain[8], plain[9]]));
+    let (header, elements) = plain[10..].split_at(length);
+    let header = [header.trim_ascii_end(), &[b' '; 5000], b"\n"].concat();
+    let long = [&plain[..8], &(header.len() as u16).to_le_bytes(), &header, elements].concat();
+    let cut = [&plain[..8], &u16::MAX.to_le_bytes(), &plain[10..]].concat();
+    std::fs::write(folder.child("plain.npy"), plain).unwrap();
+    std::fs::write(folder.child("long.npy"), long).unwrap();
+    std::fs::write(folder.child("cut.npy"), cut).unwrap();
+    let data = DataDir::new(folder.path()).unwrap();
+    let task = Task::new("local", 0);
+    let cluster = LocalCluster::start_with_data(std::slice::from_ref(&task), BackendChoice::Flex, Some(data)).unwrap();
+    let ask = async |file: &str| {
+        let mut sections = sections(1, 1);
+        let source = DataSource { file: file.to_owned(), take: Take::WorkerFile, ..DataSource::default() };
+        sections.data.feed = vec![("x".to_owned(), source)];
+        let lookup = Lookup::of(&sections, &normed()).unwrap().unwrap();
+        let session = cluster.session(lookup.graph().clone(), &task, SessionOptions::default()).await.unwrap();
+        let first = session.run().fetch("file_0/worker_0/start").await.unwrap();
+        assert_eq!(first[0].item::<Vec<u8>>().unwrap().len(), 1024, "{file}");
+        lookup.ask(&session).await.map(|found| found.0[file].shape().to_vec())
+    };
+    for file in ["plain.npy", "long.npy"] {
+        assert_eq!(ask(file).await.unwrap(), [4096, 2], "{file}");
+    }
+    let error = ask("cut.npy").await.unwrap_err().to_string();
+    assert!(error.starts_with("cut.npy on the worker: "), "{error}");
+}
