@@ -11,6 +11,7 @@ mod flow;
 pub mod guard;
 pub mod inquiry;
 pub mod look;
+mod packed;
 pub mod runs;
 #[cfg(test)]
 mod samples;
@@ -37,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Most bytes one message with all its tensors may have: the largest tensor, and half a gigabyte around it.
 pub const MAX_MESSAGE_BYTES: usize = MAX_TENSOR_BYTES + (1 << 29);
@@ -234,8 +235,9 @@ pub enum ToMaster {
     Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
     /// A fetch of a partial run, by its index among the piece's fetches; the tensor is its value.
     PartialFetch { piece: PieceId, step: u64, place: u32 },
-    /// The piece has run for this step; the tensors are its fetches, in the piece's order, and its trace if the plan is traced.
-    Done { piece: PieceId, step: u64 },
+    /// The piece has run for `count` steps, of which `step` is the last: one, unless they were started together. The tensors are
+    /// the last step's fetches, in the piece's order, and its trace if the plan is traced.
+    Done { piece: PieceId, step: u64, count: u64 },
     /// The step failed on that worker.
     Failed { step: StepId, failure: Failure },
     /// The worker's link with `peer` ended a while ago, and the messages under way on it are lost. That concerns the session's
@@ -261,6 +263,7 @@ pub enum ToWorker {
     Register {
         session: SessionId,
         isolated: bool,
+        #[serde(with = "packed::pieces")]
         pieces: Vec<(PieceId, Piece)>,
         constants: Constants,
         /// Remember which resources the pieces name, so that copies of the session's state can be taken.
@@ -268,8 +271,9 @@ pub enum ToWorker {
     },
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
     /// same for every step. If `continues`, they are of the run that the step before the first is of, and come after it;
-    /// otherwise they may overlap with those of earlier runs that wait.
-    Start { pieces: Vec<PieceId>, first: u64, count: u64, continues: bool },
+    /// otherwise they may overlap with those of earlier runs that wait. If `together`, nobody waits for the end of each step,
+    /// so the worker may report several at once.
+    Start { pieces: Vec<PieceId>, first: u64, count: u64, continues: bool, together: bool },
     /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those of
     /// the values that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<PushedValue> },
@@ -317,14 +321,31 @@ pub struct PushedValue {
 #[non_exhaustive]
 pub enum Request {
     /// The tensors are the graph's large constants, up to those that are kept by their contents.
-    Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
+    Open {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        graph: Vec<NodeDef>,
+        options: SessionOptions,
+        constants: Constants,
+    },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
-    Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },
+    Extend {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        nodes: Vec<NodeDef>,
+        constants: Constants,
+    },
     /// Plans and registers; `Run` names the plan of the reply.
     Prepare { session: SessionId, signature: Signature },
     /// The same for a separate graph, which is sent with the request: the session's graph does not have its nodes. It shares
     /// variables and queues with the session's other plans, by name. The tensors are its large constants.
-    PrepareAlone { session: SessionId, nodes: Vec<NodeDef>, signature: Signature, constants: Constants },
+    PrepareAlone {
+        session: SessionId,
+        #[serde(with = "packed::value")]
+        nodes: Vec<NodeDef>,
+        signature: Signature,
+        constants: Constants,
+    },
     /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step, or those of
     /// the first step, of the second, and so on, [`MAX_STEP_FEEDS`] at most. Their number says which. Fetches are sent for the
     /// last step, and for every `every`-th (0: only the last). A `watched` run reports its progress.
@@ -337,7 +358,12 @@ pub enum Request {
     /// Ends the session and all its runs.
     Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
-    Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
+    Explain {
+        #[serde(with = "packed::value")]
+        graph: Vec<NodeDef>,
+        signature: Signature,
+        options: SessionOptions,
+    },
     /// Ends the other sessions that have one of these names, and keeps these, and no others, for this one.
     Claim { session: SessionId, names: Vec<String> },
 }

@@ -455,10 +455,11 @@ pub(super) mod tests {
         check(ToClient::PartialFetch { id, fetch: 1 }.into(), fetched());
         check(ToClient::Reply { id, result: Ok(Reply::Ran { steps: 9 }) }.into(), fetched());
         let (piece, step) = (PieceId { session, number: 5 }, StepId { session, number: 1 << 33 });
-        let done = || Some(ToMaster::Done { piece, step: 8 }.into());
-        check(ToMaster::Done { piece, step: 8 }.into(), done());
+        let done = || Some(ToMaster::Done { piece, step: 8, count: 1 }.into());
+        check(ToMaster::Done { piece, step: 8, count: 3 }.into(), done());
         check(ToMaster::PartialFetch { piece, step: 8, place: 2 }.into(), done());
-        let start = Message::from(ToWorker::Start { pieces: vec![piece; 3], first: 4, count: 2, continues: true });
+        let start = ToWorker::Start { pieces: vec![piece; 3], first: 4, count: 2, continues: true, together: true };
+        let start = Message::from(start);
         check(start.clone(), Some(start));
         let to = Task::new("a_job_of_a_rather_long_name", 3).device(DeviceKind::Gpu, 1);
         let values = vec![PushedValue { transfer: 1, iterations: Default::default(), is_dead: false }; 100];

@@ -127,7 +127,8 @@ fn address_of(someone: &Someone) -> Multiaddr {
 }
 
 fn number(number: u64) -> Envelope {
-    ToMaster::Done { piece: meshtf_tensor::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
+    let piece = meshtf_tensor::ids::PieceId { session: SessionId(0), number: 0 };
+    ToMaster::Done { piece, step: number, count: 1 }.into()
 }
 
 fn fetched(id: u64, elements: usize) -> Envelope {

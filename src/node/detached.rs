@@ -260,8 +260,8 @@ impl DetachedRuns {
     /// As [`kept::make_disk`]; Unavailable if the removal of earlier states takes too long.
     fn make_disk(&self, bytes: u64) -> Result<u64> {
         let removal = {
-            let mut entries = lock(&self.entries);
-            self.states.removal(kept::make_disk(&mut entries, bytes)?)
+            let entries = lock(&self.entries);
+            self.states.removal(kept::make_disk(&entries, bytes)?)
         };
         removal.make();
         // Others may have dropped states, too.

@@ -139,6 +139,7 @@ pub struct Launch {
     /// The name of the graph's file.
     pub title: String,
     /// The nodes, without their large constants.
+    #[serde(with = "super::packed::value")]
     pub graph: Vec<NodeDef>,
     /// Those constants; none of them is kept by its content.
     pub constants: Constants,

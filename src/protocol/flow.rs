@@ -95,7 +95,7 @@ impl ToMaster {
                 | Request::Claim { session, .. }
                 | Request::Close { session } => Flow::Session(session.0),
             }),
-            ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {
+            ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step, .. } => {
                 Some(Flow::Step(piece.session.0, *step))
             }
             ToMaster::Registered { .. }
@@ -145,7 +145,13 @@ mod tests {
         let (graph, options) = (Vec::new(), SessionOptions::default());
         let open = ask(id, Request::Open { session, graph, options, constants: Constants::default() });
         let run = ask(id, Request::Run { session, plan: 1, steps: 1, every: 0, watched: false });
-        let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2, continues: false });
+        let start = Message::from(ToWorker::Start {
+            pieces: vec![piece],
+            first: 4,
+            count: 2,
+            continues: false,
+            together: false,
+        });
         let constants = Constants::default();
         let register = Message::from(ToWorker::Register {
             session,
@@ -166,7 +172,7 @@ mod tests {
             (&register, start.clone()),
             (&register, ToWorker::Forget { pieces: vec![piece] }.into()),
             (&register, ToWorker::Release { session }.into()),
-            (&fetch, ToMaster::Done { piece, step: 4 }.into()),
+            (&fetch, ToMaster::Done { piece, step: 4, count: 1 }.into()),
             (&part, ToClient::Reply { id, result: Ok(Reply::Ran { steps: 1 }) }.into()),
             (&step, ToClient::Reply { id, result: Err(failure()) }.into()),
         ];

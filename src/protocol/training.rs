@@ -29,6 +29,7 @@ pub struct Training {
     /// The name of the graph's file.
     pub title: String,
     /// The nodes of the model, without their large constants.
+    #[serde(with = "super::packed::value")]
     pub graph: Vec<NodeDef>,
     /// Those constants; none of them is kept by its content.
     pub constants: Constants,

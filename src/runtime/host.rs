@@ -180,7 +180,7 @@ impl Host {
             },
             Message::ToMaster(message) => match message {
                 ToMaster::Request { id, .. } => answer(ToClient::Reply { id, result: Err(failure) }.into()),
-                ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {
+                ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step, .. } => {
                     let step = StepId { session: piece.session, number: step };
                     self.to_master(from, ToMaster::Failed { step, failure }, Vec::new());
                 }

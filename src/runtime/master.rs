@@ -214,8 +214,8 @@ impl Master {
             ToMaster::PartialFetch { piece, step, place } => {
                 self.state.told(piece.session, SessionEvent::PartialFetch { piece, step, place, tensors });
             }
-            ToMaster::Done { piece, step } => {
-                self.state.told(piece.session, SessionEvent::Done { piece, step, tensors })
+            ToMaster::Done { piece, step, count } => {
+                self.state.told(piece.session, SessionEvent::Done { piece, step, count, tensors })
             }
             ToMaster::Failed { step, failure } => {
                 self.state.told(step.session, SessionEvent::Failed { step: step.number, failure });

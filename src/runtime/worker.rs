@@ -9,7 +9,9 @@ pub(super) mod by_hand;
 mod constants;
 mod guard;
 mod registrar;
+mod reports;
 mod status;
+mod together;
 mod variables;
 
 use std::collections::hash_map::Entry;
@@ -17,6 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
+use std::time::Instant;
 
 use self::guard::{Guards, Parcels};
 use meshtf_exec::{Device, Pushed, Resources, Sink};
@@ -27,6 +30,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
 pub use status::WorkerStatus;
+use together::Together;
 
 use crate::protocol::constants::HeldConstants;
 use crate::protocol::guard::ToGuard;
@@ -73,6 +77,8 @@ struct RegisterWork {
 /// The state that the devices' threads share with the worker.
 struct State {
     task: Task,
+    /// When it began; `None` if its time stands still.
+    began: Option<Instant>,
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, (Arc<Device>, DeviceInfo)>>,
@@ -131,12 +137,15 @@ struct Registered {
     /// How many of a `Start`'s tensors are this piece's feeds.
     feeds: usize,
     nodes: usize,
+    /// Its steps whose ends are reported together.
+    together: Together,
 }
 
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
     pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> Self {
-        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch);
+        let began = Some(Instant::now());
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch, began);
         let (registers, guards) = (Arc::clone(&worker.state), Arc::clone(&worker.state));
         let begin = |name: &str, work: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.into()).spawn(work).expect("a thread at start");
@@ -151,9 +160,16 @@ impl Worker {
         self.state.fetch.weights()
     }
 
-    fn without_threads(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> (Self, Queues) {
+    fn without_threads(
+        task: Task,
+        router: Arc<dyn Router>,
+        resources: Arc<Resources>,
+        fetch: Fetch,
+        began: Option<Instant>,
+    ) -> (Self, Queues) {
         let state = Arc::new(State {
             task,
+            began,
             router,
             resources,
             devices: RwLock::default(),
@@ -206,8 +222,8 @@ impl Worker {
                     self.state.answer(from, ToMaster::Registered { session, pieces: ids, result });
                 }
             }
-            ToWorker::Start { pieces, first, count, continues } => {
-                self.state.start(from, &pieces, (first, count, continues), tensors);
+            ToWorker::Start { pieces, first, count, continues, together } => {
+                self.state.start(from, &pieces, (first, count, continues), together, tensors);
             }
             ToWorker::Push { step, to, values } => {
                 let mut tensors = tensors.into_iter();
@@ -225,6 +241,7 @@ impl Worker {
             ToWorker::Abort { step, .. } => {
                 // Only the master that runs a step cancels it.
                 if self.state.is_master(from, step.session) {
+                    self.state.none_is_together(step);
                     self.state.all_devices().iter().for_each(|device| device.abort(step));
                 }
             }
@@ -433,7 +450,7 @@ impl State {
         let mut sessions = self.sessions();
         match sessions.get_mut(&id.session).filter(|session| is_wanted(session)) {
             Some(session) => {
-                session.pieces.insert(id, Some(Registered { device, feeds, nodes }));
+                session.pieces.insert(id, Some(Registered { device, feeds, nodes, together: Together::default() }));
                 session.is_used = true;
                 Ok(())
             }
@@ -464,14 +481,16 @@ impl State {
         }
     }
 
-    /// Starts `count` steps, which continue a run or begin one.
+    /// Starts `count` steps, which continue a run or begin one. `together`: whether their ends may be reported together.
     fn start(
         &self,
         master: &Peer,
         pieces: &[PieceId],
         (first, count, continues): (u64, u64, bool),
+        together: bool,
         tensors: Vec<Tensor>,
     ) {
+        let now = self.now();
         let mut tensors = tensors.into_iter();
         let mut starts = Vec::with_capacity(pieces.len());
         {
@@ -479,7 +498,7 @@ impl State {
             for &id in pieces {
                 let registered = sessions.get_mut(&id.session).filter(|s| s.master == *master).and_then(|session| {
                     session.last = session.last.max(first.saturating_add(count).saturating_sub(1));
-                    session.pieces.get(&id)
+                    session.pieces.get_mut(&id)
                 });
                 let Some(Some(registered)) = registered else {
                     drop(sessions);
@@ -488,6 +507,9 @@ impl State {
                     let step = StepId { session: id.session, number: first };
                     return self.answer(master, ToMaster::Failed { step, failure });
                 };
+                if together {
+                    registered.together.start(first, count, continues, now);
+                }
                 let feeds: Vec<Tensor> = tensors.by_ref().take(registered.feeds).collect();
                 starts.push((id, Arc::clone(&registered.device), feeds));
             }
@@ -523,64 +545,8 @@ impl State {
         let _gone = self.router.send(master, message.into());
     }
 
-    /// Reports something about a step to its session's master, together with the other messages of a device's turn. If it
-    /// cannot be sent, the step fails, since the master waits for it.
-    fn report(&self, step: StepId, message: impl Into<Envelope>) {
-        let Some(master) = self.master(step.session) else { return };
-        if let Err(failure) = self.router.send_soon(&master, message.into())
-            && failure.code != Code::Unavailable
-        {
-            let failure = failure.on_task(&self.task.to_string());
-            let _gone = self.router.send_soon(&master, ToMaster::Failed { step, failure }.into());
-        }
-    }
-
     fn master(&self, session: SessionId) -> Option<Peer> {
         self.sessions().get(&session).map(|s| s.master.clone())
-    }
-}
-
-impl Sink for State {
-    fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>) {
-        if to.task == self.task {
-            if let Some(device) = self.device(to) {
-                device.arrive(step, values);
-            }
-            return;
-        }
-        let mut tensors = Vec::with_capacity(values.len());
-        let carry = |Pushed { transfer, iterations, value }: Pushed| {
-            let is_dead = value.is_none();
-            tensors.extend(value);
-            PushedValue { transfer, iterations, is_dead }
-        };
-        let values = values.into_iter().map(carry).collect();
-        let envelope = Envelope::new(ToWorker::Push { step, to: to.clone(), values }, tensors);
-        let sent = match self.router.cluster().member(&to.task) {
-            Some(member) => self.router.send_soon(&member.peer, envelope),
-            None => Err(Failure::new(Code::Unavailable, format!("{} cannot reach {}", self.task, to.task))),
-        };
-        if let Err(failure) = sent {
-            self.failed(step, failure.on_task(&to.task.to_string()));
-        }
-    }
-
-    fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor) {
-        let message = ToMaster::PartialFetch { piece, step: step.number, place };
-        self.report(step, Envelope::new(message, vec![value]));
-    }
-
-    fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
-        let message = ToMaster::Done { piece, step: step.number };
-        self.report(step, Envelope::new(message, fetches));
-    }
-
-    fn failed(&self, step: StepId, failure: Failure) {
-        self.report(step, ToMaster::Failed { step, failure: failure.on_task(&self.task.to_string()) });
-    }
-
-    fn flush(&self) {
-        self.router.flush();
     }
 }
 

@@ -207,7 +207,7 @@ impl Trainer {
     }
 
     /// As [`evaluate`](Trainer::evaluate), on one of the workers, after it has read its files.
-    async fn evaluate_held(&self, session: &Session, worker: usize) -> Result<Evaluated, Error> {
+    pub(super) async fn evaluate_held(&self, session: &Session, worker: usize) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
         let mut confusion =
             section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::of(&self.classes));
@@ -225,14 +225,12 @@ impl Trainer {
             if self.chunk.is_fixed && count < self.chunk.examples {
                 break;
             }
-            let places: Vec<usize> = (at..at + count).collect();
-            let tensors = self.taken(session, worker, held_out, &places, None).await?;
             // A constant for evaluations replaces examples.
-            let constants = &self.constants.evaluations;
-            let is_own = |(name, _): &(&str, Tensor)| constants.iter().all(|(constant, _)| constant != name);
-            let examples = held_out.names().zip(tensors).filter(is_own);
-            let fed: Vec<(String, Tensor)> =
-                examples.chain(feeds(constants)).map(|(name, tensor)| (there(name), tensor)).collect();
+            let constants = feeds(&self.constants.evaluations).map(|(name, tensor)| (there(name), tensor));
+            let constants: Vec<(String, Tensor)> = constants.collect();
+            let examples = self.evaluated(worker, held_out, (at..at + count).collect()).await?.into_iter();
+            let is_own = |(name, _): &(String, Tensor)| constants.iter().all(|(constant, _)| constant != name);
+            let fed: Vec<(String, Tensor)> = examples.filter(is_own).chain(constants.iter().cloned()).collect();
             let fed: Vec<(&str, Tensor)> = fed.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
             let values = session.run().feeds(&fed).fetches(&fetches).await?.values;
             for (sum, value) in sums.iter_mut().zip(&values) {

@@ -146,7 +146,7 @@ impl Trainer {
                     }
                     Err(failure) => return Err(Error::Input(failure.message)),
                 };
-                let feeds: Vec<(&str, Tensor)> = queue.feeds.iter().map(String::as_str).zip(tensors).collect();
+                let feeds = queue.fed(tensors);
                 let enqueued = tokio::select! {
                     enqueued = session.run().feeds(&feeds).target(&queue.enqueue).into_future() => enqueued.map(|_| ()),
                     () = workers.until(worker, false) => break,
@@ -191,7 +191,7 @@ impl Trainer {
                     }
                     Err(failure) => return Err(Error::Input(failure.message)),
                 };
-                feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
+                feeds.extend(queue.fed(tensors));
                 targets.push(queue.enqueue.as_str());
             }
             let began = Instant::now();
@@ -204,38 +204,46 @@ impl Trainer {
         Ok(())
     }
 
-    /// Some examples, `[examples, ...]`: of those that the workers hold, the ones of this worker. `epoch`: that of a training,
-    /// if they are taken for one.
+    /// Some examples of an epoch of a training, `[examples, ...]`: of those that the workers hold, the ones of this worker.
     pub(super) async fn taken(
         &self,
         session: &Session,
         worker: usize,
         examples: &Examples,
         places: &[usize],
-        epoch: Option<u64>,
+        epoch: u64,
     ) -> Result<Vec<Tensor>, Error> {
-        let (own, outer) = (places.to_vec(), vec![places.len()]);
-        let mut tensors = match epoch {
-            Some(epoch) => take_in(examples, own, vec![epoch; places.len()], outer).await??,
-            None => take(examples, own, outer).await??,
-        };
-        let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
+        let (epochs, outer) = (vec![epoch; places.len()], vec![places.len()]);
+        let mut tensors = take_in(examples, places.to_vec(), epochs, outer).await??;
         for ((held, there), tensor) in self.job.held[worker].iter().zip(examples.there()).zip(&mut tensors) {
             let (Some(held), Some(_)) = (held, there) else { continue };
-            // Indices are taken in whole batches; the last one is padded.
-            let mut places = tensor.to_i64s()?;
-            let count = places.len();
-            places.resize(count.next_multiple_of(rows), places.last().copied().unwrap_or(0));
-            let batches = [places.len() / rows, rows];
-            let feeds = [(held.feed.as_str(), Tensor::from_vec(batches, places))];
-            let found = session.run().feeds(&feeds).fetch(&held.taken).await?.values.remove(0);
-            let example = found.dims()[2..].to_vec();
-            let found = found.reshaped([&[batches[0] * rows][..], &example].concat())?;
-            *tensor = Examples::new(vec![(String::new(), found)])?
-                .take(&(0..count).collect::<Vec<usize>>(), &[count])?
-                .remove(0);
+            let indices = tensor.clone().reshaped([1, places.len()])?;
+            *tensor = session.run().feed(&held.feed, indices).fetch(&held.all).await?.values.remove(0);
         }
         Ok(tensors)
+    }
+
+    /// The feeds of an evaluation of some examples on a worker: indices of those that the worker holds, and the others by the
+    /// placeholders of the model.
+    pub(super) async fn evaluated(
+        &self,
+        worker: usize,
+        examples: &Examples,
+        places: Vec<usize>,
+    ) -> Result<Vec<(String, Tensor)>, Error> {
+        let count = places.len();
+        let tensors = take(examples, places, vec![count]).await??;
+        let mut fed = Vec::with_capacity(tensors.len());
+        let held = self.job.held[worker].iter().zip(examples.there());
+        for ((name, (held, there)), tensor) in examples.names().zip(held).zip(tensors) {
+            match (held, there) {
+                // The files have the indices in common.
+                (Some(held), Some(_)) if fed.iter().any(|(name, _)| *name == held.feed) => {}
+                (Some(held), Some(_)) => fed.push((held.feed.clone(), tensor.reshaped([1, count])?)),
+                _ => fed.push((self.job.elsewhere.named(name, worker), tensor)),
+            }
+        }
+        Ok(fed)
     }
 
     /// The feeds of each step in addition to its batch: constants, and the flags of a training step for the layers that have

@@ -12,8 +12,10 @@ use meshtf_train::job::homes;
 use super::Error;
 use crate::Session;
 
-/// Bytes in which the header of a file is searched.
-const START: i64 = 1 << 17;
+/// Bytes that are fetched of a file first: most headers have 128.
+const FIRST: i64 = 1 << 10;
+/// Bytes in which a longer header is searched.
+const MOST: i64 = 1 << 17;
 
 /// Queries the workers for the files of a section `data` that they have.
 ///
@@ -40,13 +42,15 @@ const START: i64 = 1 << 17;
 #[derive(Debug)]
 pub struct Lookup {
     graph: Graph,
-    /// The files, and for each the tensors of its beginning and its length on each worker, with the worker's device.
+    /// The files, and for each the tensors of its beginning and its length on each worker, with the worker's device, and that of
+    /// the length of its beginning.
     files: Vec<(String, Vec<Asked>)>,
 }
 
 #[derive(Debug)]
 struct Asked {
     device: String,
+    most: String,
     start: String,
     length: String,
 }
@@ -92,8 +96,8 @@ impl Lookup {
             for (i, device) in homes.iter().enumerate() {
                 let own = format!("file_{f}/worker_{i}");
                 defs.extend(header(&own, device, file));
-                let (start, length) = (format!("{own}/start"), format!("{own}/bytes"));
-                asked.push(Asked { device: device.clone(), start, length });
+                let [most, start, length] = ["most", "start", "bytes"].map(|part| format!("{own}/{part}"));
+                asked.push(Asked { device: device.clone(), most, start, length });
             }
             files.push((file.to_owned(), asked));
         }
@@ -123,18 +127,30 @@ impl Lookup {
         let mut found = BTreeMap::new();
         for (file, asked) in &self.files {
             let mut first: Option<(&str, Head)> = None;
-            for Asked { device, start, length } in asked {
+            for asked in asked {
+                let device = &asked.device;
                 let whose = if device.is_empty() { "the worker" } else { device.as_str() };
                 let at = |why: &dyn std::fmt::Display| Error::input(format!("{file} on {whose}: {why}"));
-                let values = session.run().fetch(start).fetch(length).await.map_err(|failure| match failure.node {
-                    Some(_) => {
-                        at(&format!("{}; it is looked for below the folder of `meshtf node --data`", failure.message))
-                    }
-                    None => failure.into(),
-                })?;
-                let (start, length) = (values[0].item::<Vec<u8>>()?, values[1].to_i64()?);
-                let length = u64::try_from(length).map_err(|_| at(&"it is larger than a worker can read"))?;
-                let head = Head::read(&start, length).map_err(|failure| at(&failure.message))?;
+                let head = async |most: i64| {
+                    let run = session.run().feed(&asked.most, most).fetch(&asked.start).fetch(&asked.length);
+                    let values = run.await.map_err(|failure| match failure.node {
+                        Some(_) => at(&format!(
+                            "{}; it is looked for below the folder of `meshtf node --data`",
+                            failure.message
+                        )),
+                        None => failure.into(),
+                    })?;
+                    let (start, length) = (values[0].item::<Vec<u8>>()?, values[1].to_i64()?);
+                    let length = u64::try_from(length).map_err(|_| at(&"it is larger than a worker can read"))?;
+                    let is_whole = start.len() as u64 == length;
+                    Ok::<_, Error>((is_whole, Head::read(&start, length)))
+                };
+                let head = match head(FIRST).await? {
+                    // The header may be longer.
+                    (false, Err(_)) => head(MOST).await?.1,
+                    (_, head) => head,
+                };
+                let head = head.map_err(|failure| at(&failure.message))?;
                 let head = head.ok_or_else(|| at(&"it is not a .npy file of examples in C order"))?;
                 match &first {
                     None => first = Some((whose, head)),
@@ -165,7 +181,7 @@ fn header(own: &str, device: &str, file: &str) -> Vec<NodeDef> {
         constant("name", Tensor::scalar(file.as_bytes().to_vec())),
         node("whole", "ReadFile", vec![name("name")], Attrs::default()),
         constant("begin", Tensor::scalar(0i64)),
-        constant("most", Tensor::scalar(START)),
+        constant("most", Tensor::scalar(FIRST)),
         node(
             "start",
             "Substr",

@@ -125,7 +125,7 @@ impl Trainer {
             let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
             let is_own = is_shared && self.job.rounds.is_none() || i == worker;
             let Some(own) = own.filter(|_| is_own) else { continue };
-            let tensors = self.taken(session, 0, &self.examples, own, Some(epoch)).await?;
+            let tensors = self.taken(session, 0, &self.examples, own, epoch).await?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {
                     return Ok(format!(

@@ -31,6 +31,16 @@ fn point(report: u64, round: u64) -> u64 {
     report / (1..=POINTS).rev().find(|&count| rounds.is_multiple_of(count)).unwrap_or(1)
 }
 
+/// The mode, if it is mode local, with all that a state depends on.
+pub(super) fn described(train: &TrainSection) -> Option<String> {
+    let exchange = match train.local.exchange {
+        Exchange::Int8 => "int8",
+        Exchange::Float32 => "float32",
+    };
+    let local = format!("mode local with {} workers and exchange {exchange}", train.workers);
+    (train.mode == UpdateMode::Local).then_some(local)
+}
+
 impl Trainer {
     /// Whether a step waits for all workers: then the session may be guarded. Otherwise a training continues without a lost one.
     #[doc(hidden)]
@@ -78,19 +88,7 @@ impl Trainer {
     pub fn point_every(&self, line: u64) -> u64 {
         point(line, self.in_rounds(1))
     }
-}
 
-/// The mode, if it is mode local, with all that a state depends on.
-pub(super) fn described(train: &TrainSection) -> Option<String> {
-    let exchange = match train.local.exchange {
-        Exchange::Int8 => "int8",
-        Exchange::Float32 => "float32",
-    };
-    let local = format!("mode local with {} workers and exchange {exchange}", train.workers);
-    (train.mode == UpdateMode::Local).then_some(local)
-}
-
-impl Trainer {
     /// The step between two rounds up to which the workers run without a return, from `step` on, if they may run up to `stop`:
     /// at least one round. Rounds end at multiples of their steps, and at the end of the training.
     pub(super) fn round_end(&self, step: u64, stop: u64) -> u64 {

@@ -188,7 +188,7 @@ impl Column {
                 None => rows.read(places)?.reshaped(shape),
             },
             // The indices themselves are fed, one for each example.
-            Column::WorkerFile(_) => Ok(Tensor::vector(places.iter().map(|&place| place as i64).collect())),
+            Column::WorkerFile(there) => Ok(there.indices(places)),
             Column::Windows(windows) => {
                 let rows = windows.places(places);
                 let of_rows = |count: usize| -> Shape {
@@ -329,7 +329,7 @@ impl Examples {
 
     /// Some of the examples, by their indices: for each column a tensor of the shape `outer` followed by that of an example.
     /// `outer` has as many elements as there are indices. For a column that is on the workers, the tensor contains the
-    /// indices in the file, int64, of the shape `outer`.
+    /// indices in the file, of the shape `outer`.
     ///
     /// # Errors
     /// InvalidArgument if an index is beyond the end; ResourceExhausted if there is no memory for it; those of

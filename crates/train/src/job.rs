@@ -77,7 +77,7 @@ pub struct TrainingGraph {
     pub rounds: Option<Rounds>,
     /// The loss and the metrics of one replica, for evaluations: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
-    /// The names of what evaluations feed and fetch, on other workers than the first.
+    /// The names of what evaluations feed and fetch on a worker.
     pub elsewhere: Elsewhere,
     /// The nodes that run in parallel with the steps, as often as they do: the workers, if an update does not wait for all of
     /// them.
@@ -202,7 +202,7 @@ pub fn job_on(
     let (elsewhere, copies) = match &sections.evaluate {
         Some(section) => {
             let classes = section.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]);
-            replicas.elsewhere(&evaluated.iter().chain(classes).map(String::as_str).collect::<Vec<_>>())?
+            replicas.elsewhere(&evaluated.iter().chain(classes).map(String::as_str).collect::<Vec<_>>(), &held)?
         }
         None => <(Elsewhere, Vec<NodeDef>)>::default(),
     };

@@ -44,9 +44,9 @@ fn every_kind_of_frame_has_its_bytes() {
     };
 
     let (session, id) = (SessionId(1), RequestId(7));
-    let done = ToMaster::Done { piece: PieceId { session, number: 4 }, step: 300 };
-    // To a master, variant 3: session, number of the piece, step; then no tensors.
-    check(tests::whole(&done.into()), prefix(0, 7, 0), &[3, 3, 1, 4, 0xac, 2, 0], &[]);
+    let done = ToMaster::Done { piece: PieceId { session, number: 4 }, step: 300, count: 2 };
+    // To a master, variant 3: session, number of the piece, step, count; then no tensors.
+    check(tests::whole(&done.into()), prefix(0, 8, 0), &[3, 3, 1, 4, 0xac, 2, 2, 0], &[]);
 
     let tensors =
         vec![Tensor::vector(vec![1.5f32, -2.0]), Tensor::vector(vec![b"a".to_vec(), vec![]]), Tensor::scalar(true)];
@@ -70,7 +70,8 @@ fn every_kind_of_frame_has_its_bytes() {
     let register = ToWorker::Register { session, isolated: true, pieces: vec![], constants, guarded: false };
     #[rustfmt::skip]
     let header = [
-        &[4, 0, 1, 1, 0][..],               // to a worker, variant 0: session, isolated, no pieces
+        &[4, 0, 1, 1][..],                  // to a worker, variant 0: session, isolated,
+        &[0, 0, 1, 0],                      // no ids; not compressed, of one byte: no pieces
         &[1, 2, 0xac, 2, 5], b"value",      // one reference: piece, node, attribute,
         &[9; 32],                           // content
         &[1], &[9; 32],                     // one content beside the message
@@ -80,7 +81,7 @@ fn every_kind_of_frame_has_its_bytes() {
         &[1, 2, 1, 2, 0],                   // one tensor: float32, shape [2], no strings
     ];
     let register = Envelope::new(register, vec![Tensor::vector(vec![1.5f32, -2.0])]);
-    check(tests::whole(&register), prefix(0, 126, 8), &header.concat(), &payload[..8]);
+    check(tests::whole(&register), prefix(0, 129, 8), &header.concat(), &payload[..8]);
 
     let ask = |inquiry| ToHost::Ask { id, inquiry }.into();
     // To a host, variant 0: id, and the inquiry, of which 0 has nothing more; no tensors.

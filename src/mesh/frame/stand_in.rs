@@ -44,9 +44,9 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
         let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
         return Some(ToMaster::Registered { session, pieces: vec![piece], result: Ok(()) }.into());
     }
-    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0, continues: false }) {
-        let ((pieces, first, count, continues), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(ToWorker::Start { pieces, first, count, continues }.into());
+    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0, continues: false, together: false }) {
+        let ((pieces, first, count, continues, together), _) = postcard::take_from_bytes(rest).ok()?;
+        return Some(ToWorker::Start { pieces, first, count, continues, together }.into());
     }
     if to_worker(ToGuard::Complete { session, cut: 0 }.into()) {
         // The cut, or the number of what was asked for.
@@ -58,9 +58,11 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
         return [keep, load].into_iter().find(is).map(|message| ToWorker::from(message).into());
     }
     let piece = PieceId { session, number: 0 };
-    if to_master(ToMaster::Done { piece, step: 0 }) || to_master(ToMaster::PartialFetch { piece, step: 0, place: 0 }) {
+    if to_master(ToMaster::Done { piece, step: 0, count: 0 })
+        || to_master(ToMaster::PartialFetch { piece, step: 0, place: 0 })
+    {
         let ((piece, step), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(ToMaster::Done { piece, step }.into());
+        return Some(ToMaster::Done { piece, step, count: 1 }.into());
     }
     let ((step, to), _) = postcard::take_from_bytes::<(StepId, DeviceName)>(rest).ok()?;
     let push = ToWorker::Push { step, to, values: Vec::new() };

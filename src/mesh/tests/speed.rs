@@ -52,7 +52,7 @@ impl Inbox for Ball {
 }
 
 fn round(step: u64) -> Envelope {
-    ToMaster::Done { piece: PieceId { session: SessionId(7), number: 1 }, step }.into()
+    ToMaster::Done { piece: PieceId { session: SessionId(7), number: 1 }, step, count: 1 }.into()
 }
 
 /// A participant on a separate runtime, as in a separate process.

@@ -67,7 +67,7 @@ fn disk(entry: &Arc<Entry>) -> u64 {
 ///
 /// # Errors
 /// ResourceExhausted if those that are under way leave no room.
-pub(super) fn make_disk(entries: &mut [Arc<Entry>], bytes: u64) -> Result<Vec<Folder>> {
+pub(super) fn make_disk(entries: &[Arc<Entry>], bytes: u64) -> Result<Vec<Folder>> {
     let (mut all, limit) = (used(entries), MAX_STATE_BYTES);
     let mut ended: Vec<(Instant, Arc<Entry>)> =
         entries.iter().filter_map(|entry| Some((entry.ended()?, Arc::clone(entry)))).collect();
@@ -199,9 +199,9 @@ mod tests {
         let why = has_room_for_training(&entries).unwrap_err();
         assert!(why.code == Code::ResourceExhausted && why.message.contains("meshtf stop"), "{why}");
         // Half of the disk may be used by those.
-        let dropped = |entries: &mut [Arc<Entry>], bytes: u64| make_disk(entries, bytes).unwrap().len();
-        assert_eq!(dropped(&mut entries, MAX_STATE_BYTES / 2), 0);
-        let why = make_disk(&mut entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
+        let dropped = |entries: &[Arc<Entry>], bytes: u64| make_disk(entries, bytes).unwrap().len();
+        assert_eq!(dropped(&entries, MAX_STATE_BYTES / 2), 0);
+        let why = make_disk(&entries, MAX_STATE_BYTES / 2 + 1).unwrap_err();
         assert!(why.message.contains("17.2 GB of all trainings, 8.59 GB of which"), "{why}");
         assert_eq!(used(&entries), MAX_STATE_BYTES / 2);
         // One that has ended has what it has, until that is needed.
@@ -209,13 +209,13 @@ mod tests {
         entries[3].end(Ok(()));
         assert_eq!(has_room_for_training(&entries), Ok(()));
         let rest = MAX_STATE_BYTES / 16 * 9;
-        assert_eq!(dropped(&mut entries, rest - 10), 0);
-        let gone = make_disk(&mut entries, rest).unwrap();
+        assert_eq!(dropped(&entries, rest - 10), 0);
+        let gone = make_disk(&entries, rest).unwrap();
         assert!(gone.len() == 1 && gone[0].newest() == Some(1), "whoever called removes it, and holds no lock then");
         let states = entries[3].status().training.map(|states| states.saved);
         assert_eq!((states, used(&entries)), (Some(None), MAX_STATE_BYTES / 16 * 7), "it has none any more");
-        assert_eq!(dropped(&mut entries, rest), 0, "it is dropped once");
-        assert!(make_disk(&mut entries, rest + 1).is_err());
+        assert_eq!(dropped(&entries, rest), 0, "it is dropped once");
+        assert!(make_disk(&entries, rest + 1).is_err());
         // Its states go with it.
         entries[0].end(Ok(()));
         let gone = sweep(&mut entries, Instant::now() + Duration::from_secs(KEPT_SECONDS));

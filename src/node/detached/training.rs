@@ -142,7 +142,7 @@ impl DetachedRuns {
         kept::has_room(&entries)?;
         kept::has_room_for_training(&entries)?;
         start.check()?;
-        let removal = self.states.removal(kept::make_disk(&mut entries, bytes)?);
+        let removal = self.states.removal(kept::make_disk(&entries, bytes)?);
         entries.push(Arc::clone(&entry));
         drop(entries);
         removal.make();

@@ -65,8 +65,8 @@ pub(super) enum SessionEvent<'a> {
     Registered { worker: &'a Peer, pieces: Vec<PieceId>, result: Result<()> },
     /// A worker has a fetch of a partial run, by its index among the piece's fetches.
     PartialFetch { piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor> },
-    /// A piece has run for this step.
-    Done { piece: PieceId, step: u64, tensors: Vec<Tensor> },
+    /// A piece has run for `count` steps, of which this is the last.
+    Done { piece: PieceId, step: u64, count: u64, tensors: Vec<Tensor> },
     /// A step failed on a worker.
     Failed { step: u64, failure: Failure },
     /// A worker lost its link with `peer` after it received the start of steps up to `until`.
@@ -269,7 +269,7 @@ impl Machine {
             SessionEvent::PartialFetch { piece, step, place, tensors } => {
                 self.partial_fetch(piece, step, place, tensors)
             }
-            SessionEvent::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
+            SessionEvent::Done { piece, step, count, tensors } => self.done(piece, (step, count), tensors, now),
             SessionEvent::Failed { step, failure } => self.failed(step, failure),
             SessionEvent::PeerLost { worker, until, peer, why } => self.peer_lost(worker, until, &peer, &why),
             SessionEvent::Down { peer, failure } => self.lose(peer, failure),

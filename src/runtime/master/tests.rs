@@ -192,7 +192,7 @@ impl Bench {
     }
 
     fn done(&self, worker: &str, piece: PieceId, step: u64) {
-        self.master.deliver(&peer(worker), ToMaster::Done { piece, step }, vec![Tensor::scalar(-7i32)]);
+        self.master.deliver(&peer(worker), ToMaster::Done { piece, step, count: 1 }, vec![Tensor::scalar(-7i32)]);
     }
 
     /// The worker and the pieces of the next message, which has to be a Forget.

@@ -48,7 +48,7 @@ impl ByHand {
 impl Worker {
     /// A worker that works on request, and its work.
     pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>, fetch: Fetch) -> (Self, ByHand) {
-        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch);
+        let (worker, Queues { registrations, guard }) = Worker::without_threads(task, router, resources, fetch, None);
         (worker, ByHand { registrations: Queued::of(registrations), guard: Queued::of(guard) })
     }
 

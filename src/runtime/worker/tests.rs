@@ -91,12 +91,17 @@ fn bench_of<T>(make: impl FnOnce(Task, Arc<dyn Router>, Arc<Resources>, Fetch) -
     let capacity = Capacity::default();
     let info = DeviceInfo { name: name.clone(), backend: "host".into(), description: String::new(), capacity };
     worker.add_device(info, device);
+    let piece = piece_of(Signature { fetches: vec!["y".to_owned()], ..Signature::default() });
+    (Bench { worker, network, sent, piece, client }, with)
+}
+
+/// The piece that computes `y`.
+fn piece_of(signature: Signature) -> Piece {
+    let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
     let text = r#"{ "version": 1, "nodes": { "x": 2, "y": { "op": "Neg", "inputs": ["x"] } } }"#;
     let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
-    let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
     let options = PlanOptions { default_device: name.clone(), soft_placement: false, by_cost: None };
-    let piece = plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0);
-    (Bench { worker, network, sent, piece, client }, with)
+    plan(&graph, &[DeviceFacts::unknown(name)], &signature, &options).unwrap().pieces.remove(0)
 }
 
 fn id(session: u64, number: u32) -> PieceId {
@@ -118,7 +123,7 @@ impl Bench {
     }
 
     fn start(&self, from: &str, piece: PieceId, first: u64) {
-        self.tell(from, ToWorker::Start { pieces: vec![piece], first, count: 1, continues: false });
+        self.tell(from, ToWorker::Start { pieces: vec![piece], first, count: 1, continues: false, together: false });
     }
 
     fn next(&self) -> (String, Message) {
@@ -177,12 +182,39 @@ fn pieces_are_forgotten_registered_or_not() {
     );
     bench.start(MASTER, id(1, 1), 2);
     let (_, message) = bench.next();
-    assert_eq!(message, Message::from(ToMaster::Done { piece: id(1, 1), step: 2 }));
+    assert_eq!(message, Message::from(ToMaster::Done { piece: id(1, 1), step: 2, count: 1 }));
     // The session still exists, without a piece, until it is released.
     bench.tell(MASTER, ToWorker::Forget { pieces: vec![id(1, 1)] });
     assert_eq!((bench.pieces(), bench.worker.state.sessions().len()), (0, 1));
     bench.tell(MASTER, ToWorker::Release { session: SessionId(1) });
     assert_eq!(bench.worker.holds(), None);
+}
+
+#[test]
+fn the_ends_of_steps_that_nobody_waits_for_are_reported_together() {
+    const STEPS: u64 = 64;
+    let bench = bench();
+    let silent = piece_of(Signature { targets: vec!["y".to_owned()], ..Signature::default() });
+    bench.tell(MASTER, register(SessionId(1), vec![(id(1, 0), silent), (id(1, 1), bench.piece.clone())]));
+    bench.registered().2.unwrap();
+    let reported = |piece: PieceId, first: u64, together: bool| -> Vec<u64> {
+        let (pieces, continues) = (vec![piece], first > 1);
+        bench.tell(MASTER, ToWorker::Start { pieces, first, count: STEPS, continues, together });
+        let (mut next, mut counts) = (first, Vec::new());
+        while next < first + STEPS {
+            let (to, message) = bench.next();
+            let Message::ToMaster(ToMaster::Done { piece: of, step, count }) = message else { panic!("{message:?}") };
+            next += count;
+            assert_eq!((to.as_str(), of, step), (MASTER, piece, next - 1), "each step once, in order");
+            counts.push(count);
+        }
+        counts
+    };
+    assert_eq!(reported(id(1, 0), 1, false), [1; STEPS as usize]);
+    let together = reported(id(1, 0), 1 + STEPS, true);
+    // At half of what was started, and at half of the rest; more often only if a step takes 100 ms.
+    assert!(together.len() < STEPS as usize / 2 && together.iter().any(|&count| count > 1), "{together:?}");
+    assert_eq!(reported(id(1, 1), 1 + 2 * STEPS, true), [1; STEPS as usize], "values are not held back");
 }
 
 #[test]
@@ -197,7 +229,7 @@ fn a_session_is_its_masters_alone() {
     bench.tell("other", ToWorker::Forget { pieces: vec![id(1, 0)] });
     bench.tell("other", ToWorker::Release { session: SessionId(1) });
     bench.start(MASTER, id(1, 0), 1);
-    assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1 }));
+    assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1, count: 1 }));
     // A piece that claims to be of another session than the message is.
     let pieces = vec![(id(2, 0), bench.piece.clone())];
     bench.tell(MASTER, register(SessionId(1), pieces));

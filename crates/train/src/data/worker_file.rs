@@ -2,7 +2,7 @@
 
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::npy::Head;
-use meshtf_tensor::{DType, PartialShape, Shape};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and the conversion of its
 /// examples to the input of a placeholder.
@@ -63,5 +63,51 @@ impl WorkerFile {
     /// The number of examples.
     pub fn count(&self) -> usize {
         self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// The dtype of the indices that are fed: the narrowest that has all of them, of uint16, int32 and int64.
+    pub fn index_dtype(&self) -> DType {
+        match self.count().saturating_sub(1) {
+            last if u16::try_from(last).is_ok() => DType::U16,
+            last if i32::try_from(last).is_ok() => DType::I32,
+            _ => DType::I64,
+        }
+    }
+
+    /// Indices, as they are fed.
+    pub fn indices(&self, places: &[usize]) -> Tensor {
+        match self.index_dtype() {
+            DType::U16 => Tensor::vector(places.iter().map(|&place| place as u16).collect()),
+            DType::I32 => Tensor::vector(places.iter().map(|&place| place as i32).collect()),
+            _ => Tensor::vector(places.iter().map(|&place| place as i64).collect()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_as_narrow_as_their_number_allows() {
+        for (count, dtype, last) in [
+            (1, DType::U16, Tensor::vector(vec![0u16])),
+            (1 << 16, DType::U16, Tensor::vector(vec![u16::MAX])),
+            ((1 << 16) + 1, DType::I32, Tensor::vector(vec![1i32 << 16])),
+            (1 << 31, DType::I32, Tensor::vector(vec![i32::MAX])),
+            ((1 << 31) + 1, DType::I64, Tensor::vector(vec![1i64 << 31])),
+        ] {
+            let file = WorkerFile {
+                file: "x.npy".to_owned(),
+                dtype: DType::F32,
+                is_little_endian: true,
+                shape: vec![count],
+                begin: 0,
+                scale: None,
+                takes: DType::F32,
+                example: Vec::new(),
+            };
+            assert_eq!((file.index_dtype(), file.indices(&[count - 1])), (dtype, last), "{count}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The queue of batches on a worker, from which its replica takes them.
 
 use meshtf_graph::{Attr, Attrs, NodeDef};
-use meshtf_tensor::{DType, PartialShape, Shape};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use super::worker_file::{self, Held};
 use super::{Drain, FedPlaceholder};
@@ -20,12 +20,22 @@ pub(crate) fn name_of_next(replica: usize) -> String {
 /// The nodes that fill the queue of one replica.
 #[derive(Clone, Debug)]
 pub struct QueueNodes {
-    /// The placeholders for batches, `[batches, ...]`, part by part.
+    /// The placeholders for batches, `[batches, ...]`, part by part. The parts on the worker have one in common, for indices of
+    /// examples.
     pub feeds: Vec<String>,
     /// Runs to enqueue the values that are fed.
     pub enqueue: String,
     /// Leftovers of a training that was killed, or of a worker that was lost.
     pub drain: Drain,
+}
+
+impl QueueNodes {
+    /// The feeds of batches, whose tensors come part by part: the indices of the examples on the worker once.
+    pub fn fed(&self, tensors: Vec<Tensor>) -> Vec<(&str, Tensor)> {
+        let is_first = |k: usize| !self.feeds[..k].contains(&self.feeds[k]);
+        let feeds = self.feeds.iter().map(String::as_str).zip(tensors).enumerate();
+        feeds.filter(|(k, _)| is_first(*k)).map(|(_, fed)| fed).collect()
+    }
 }
 
 /// The prefix of the names of the queues' nodes.
@@ -63,23 +73,27 @@ pub(super) fn queue(
     ];
     let mut inputs = vec![own.clone()];
     let (mut feeds, mut all) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+    let indices = parts.iter().find_map(|part| part.there.as_ref()).map(|there| {
+        let (read, indices) = worker_file::indices(&own, device, there);
+        nodes.extend(read);
+        indices
+    });
     for (k, (part, shape)) in parts.iter().zip(&shapes).enumerate() {
-        let (dtype, sizes) = match &part.there {
-            Some(_) => (DType::I64, &shape.dims()[..1]),
-            None => (part.dtype, shape.dims()),
-        };
-        let sizes = std::iter::once(None).chain(sizes.iter().copied().map(Some)).collect();
-        let attrs = Attrs::from([("dtype", dtype.into()), ("shape", Attr::Shape(PartialShape(Some(sizes))))]);
+        if let (Some(there), Some(indices)) = (&part.there, &indices) {
+            let (read, held) = worker_file::nodes(&own, k, device, rows, there, indices);
+            nodes.extend(read);
+            inputs.push(held.taken.clone());
+            feeds.push(held.feed.clone());
+            all.push(Some(held));
+            continue;
+        }
+        let sizes = std::iter::once(None).chain(shape.dims().iter().copied().map(Some)).collect();
+        let attrs = Attrs::from([("dtype", part.dtype.into()), ("shape", Attr::Shape(PartialShape(Some(sizes))))]);
         nodes.push(node(&format!("/feed_{k}"), "Placeholder", vec![], attrs));
         let feed = format!("{own}/feed_{k}");
-        let held = part.there.as_ref().map(|there| {
-            let (read, held) = worker_file::nodes(&own, k, device, rows, there);
-            nodes.extend(read);
-            held
-        });
-        inputs.push(held.as_ref().map_or_else(|| feed.clone(), |held| held.taken.clone()));
+        inputs.push(feed.clone());
         feeds.push(feed);
-        all.push(held);
+        all.push(None);
     }
     nodes.push(node("/enqueue", "QueueEnqueueManyV2", inputs, Attrs::from([("Tcomponents", types.into())])));
     let (enqueue, size, drop) = (format!("{own}/enqueue"), format!("{own}/size"), format!("{own}/drain"));

@@ -23,7 +23,7 @@ const COLOCATED: &[u8] = b"loc:@";
 pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
     pub train: &'a TrainSection,
-    parts: &'a [FedPlaceholder],
+    pub parts: &'a [FedPlaceholder],
     /// By replica: the number of its task of job `worker`.
     tasks: &'a [usize],
     /// By node: whether each replica has a copy.
@@ -274,7 +274,7 @@ fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
 }
 
 /// The nodes that depend on some nodes, these included; placeholders that are fed a constant depend on nothing.
-fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
+pub(super) fn dependent(graph: &Graph, constants: &[&str], on: Vec<NodeId>) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
     let is_constant = |id: NodeId| constants.contains(&graph.node(id).name.as_str());
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];

@@ -1,25 +1,57 @@
 //! Examples that are stored on a worker: it reads the file once, and indices into it are fed.
 
 use meshtf_graph::{Attr, Attrs, NodeDef};
-use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_tensor::{DType, PartialShape, Shape, Tensor};
 
 use crate::data::WorkerFile;
 
 /// The examples on a worker: the nodes that read them, and those that take some.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// The placeholder for indices into the file, int64.
+    /// The placeholder for indices into the file, `[batches, examples]`, of [`WorkerFile::index_dtype`]: the same for all files.
     pub feed: String,
-    /// The examples at these indices.
+    /// The examples at these indices, in batches of a training.
     pub taken: String,
+    /// The same, one after the other.
+    pub all: String,
     /// Runs to read the file.
     pub load: String,
     /// Runs to release the file.
     pub unload: String,
 }
 
-/// The nodes of a file on the device of a queue; `feed` takes the indices, `[batches, rows]`.
-pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &WorkerFile) -> (Vec<NodeDef>, Held) {
+/// The indices of examples that are fed to a queue.
+pub(super) struct Indices {
+    feed: String,
+    /// The same, of this dtype, which GatherV2 takes.
+    taken: String,
+    dtype: DType,
+}
+
+/// The nodes of the indices into the files of a worker, each of which has as many examples as this one.
+pub(super) fn indices(queue: &str, device: &str, there: &WorkerFile) -> (Vec<NodeDef>, Indices) {
+    let (feed, fed) = (format!("{queue}/indices"), there.index_dtype());
+    let shape = Attr::Shape(PartialShape(Some([None; 2].into_iter().collect())));
+    let attrs = Attrs::from([("dtype", fed.into()), ("shape", shape)]);
+    let mut nodes = vec![NodeDef::on(device, feed.clone(), "Placeholder", vec![], attrs)];
+    if fed != DType::U16 {
+        return (nodes, Indices { taken: feed.clone(), feed, dtype: fed });
+    }
+    let taken = format!("{feed}/int32");
+    let attrs = Attrs::from([("SrcT", fed.into()), ("DstT", DType::I32.into())]);
+    nodes.push(NodeDef::on(device, taken.clone(), "Cast", vec![feed.clone()], attrs));
+    (nodes, Indices { feed, taken, dtype: DType::I32 })
+}
+
+/// The nodes of a file on the device of a queue, which takes batches of `rows` examples.
+pub(super) fn nodes(
+    queue: &str,
+    k: usize,
+    device: &str,
+    rows: usize,
+    there: &WorkerFile,
+    indices: &Indices,
+) -> (Vec<NodeDef>, Held) {
     let own = format!("{queue}/data_{k}");
     let name = |part: &str| format!("{own}{part}");
     let node =
@@ -32,7 +64,7 @@ pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &Wo
     let variable =
         Attrs::from([("dtype", there.dtype.into()), ("shape", shape.clone().into()), ("shared_name", shared.into())]);
     let of = |key: &str, dtype: DType| Attrs::from([(key, dtype.into())]);
-    let outer = [&[-1, rows as i64][..], &sizes(&there.example)].concat();
+    let outer = |outer: &[i64]| Tensor::vector([outer, &sizes(&there.example)].concat());
     let mut nodes = vec![
         node("", "VarHandleOp", vec![], variable),
         constant("/file", Tensor::scalar(there.file.clone().into_bytes())),
@@ -62,10 +94,10 @@ pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &Wo
         node(
             "/rows",
             "GatherV2",
-            vec![name("/value"), format!("{queue}/feed_{k}"), name("/axis")],
+            vec![name("/value"), indices.taken.clone(), name("/axis")],
             Attrs::from([
                 ("Tparams", there.dtype.into()),
-                ("Tindices", DType::I64.into()),
+                ("Tindices", indices.dtype.into()),
                 ("Taxis", DType::I32.into()),
             ]),
         ),
@@ -86,10 +118,12 @@ pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &Wo
         last = name("/scaled");
     }
     last = cast(&mut nodes, "/converted", &last, there.takes);
-    nodes.push(constant("/outer", Tensor::vector(outer)));
-    let attrs = Attrs::from([("T", there.takes.into()), ("Tshape", DType::I64.into())]);
-    nodes.push(node("/taken", "Reshape", vec![last, name("/outer")], attrs));
-    let held =
-        Held { feed: format!("{queue}/feed_{k}"), taken: name("/taken"), load: name("/load"), unload: name("/unload") };
-    (nodes, held)
+    for (part, sizes) in [("taken", outer(&[-1, rows as i64])), ("all", outer(&[-1]))] {
+        let shape = format!("/{part}/shape");
+        nodes.push(constant(&shape, sizes));
+        let attrs = Attrs::from([("T", there.takes.into()), ("Tshape", DType::I64.into())]);
+        nodes.push(node(&format!("/{part}"), "Reshape", vec![last.clone(), name(&shape)], attrs));
+    }
+    let [taken, all, load, unload] = ["/taken", "/all", "/load", "/unload"].map(name);
+    (nodes, Held { feed: indices.feed.clone(), taken, all, load, unload })
 }

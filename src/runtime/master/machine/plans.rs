@@ -89,9 +89,14 @@ pub(super) struct Part {
 
 impl Part {
     /// The message that starts steps of its pieces, of these feeds of the signature. In a partial run they come later. The
-    /// first steps of a run continue no other.
-    pub fn start(&self, first: u64, count: u64, continues: bool, feeds: &[Tensor]) -> (Peer, Envelope) {
-        let message = ToWorker::Start { pieces: self.pieces.clone(), first, count, continues };
+    /// first steps of a run continue no other. `together`: whether their ends may be reported together.
+    pub fn start(
+        &self,
+        (first, count): (u64, u64),
+        (continues, together): (bool, bool),
+        feeds: &[Tensor],
+    ) -> (Peer, Envelope) {
+        let message = ToWorker::Start { pieces: self.pieces.clone(), first, count, continues, together };
         let tensors = self.feeds.iter().filter_map(|&feed| feeds.get(feed as usize).cloned()).collect();
         (self.worker.clone(), Envelope::new(message, tensors))
     }

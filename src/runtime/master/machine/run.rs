@@ -23,6 +23,9 @@ use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToW
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
 const WINDOW: u64 = 32;
+/// The same of a piece that is alone, if its steps are reported together: none of its values waits elsewhere, and over a slow
+/// link a message takes as long as many steps.
+const WINDOW_ALONE: u64 = 256;
 /// The interval at which a client that watches a run is notified of its progress.
 const TELLS: Nanos = 100_000_000;
 /// Most runs of one session under way at once.
@@ -72,6 +75,8 @@ pub(super) struct ClientRun {
     feeds: Feeds,
     /// Its steps may wait for room, as in a queue that is full.
     fills: bool,
+    /// Nobody waits for the end of each step, but for that of the last.
+    together: bool,
     /// Bytes of the feeds of the open steps that have feeds of their own.
     ahead: usize,
     every: u64,
@@ -145,8 +150,17 @@ impl Runs {
 }
 
 impl ClientRun {
+    /// The number of steps that may be open.
+    fn window(&self) -> u64 {
+        match (&self.feeds, &self.parts[..]) {
+            (Feeds::Same(_), [part]) if self.together && part.pieces.len() == 1 => WINDOW_ALONE,
+            _ => WINDOW,
+        }
+    }
+
     /// Opens the window as far as possible.
     fn advance(&mut self, window: u64, out: &mut Sends) {
+        let together = self.together;
         let most = self.end.min(self.first_open() + window).saturating_sub(self.next);
         let open = self.open.len();
         let behind = self.feeds.ready(most, open, self.ahead);
@@ -164,7 +178,9 @@ impl ClientRun {
         }
         match &mut self.feeds {
             Feeds::Same(feeds) => {
-                self.parts.iter().for_each(|part| out.push(part.start(first, behind, first > run, feeds)));
+                self.parts
+                    .iter()
+                    .for_each(|part| out.push(part.start((first, behind), (first > run, together), feeds)));
                 if target == self.end {
                     // The last piece that gets a feed owns it, so no copy is needed.
                     feeds.clear();
@@ -172,12 +188,14 @@ impl ClientRun {
             }
             Feeds::PerStep(sets) => {
                 let (fed, unfed): (Vec<&Part>, _) = self.parts.iter().partition(|part| !part.feeds.is_empty());
-                unfed.into_iter().for_each(|part| out.push(part.start(first, behind, first > run, &[])));
+                let unfed = unfed.into_iter();
+                unfed.for_each(|part| out.push(part.start((first, behind), (first > run, together), &[])));
                 for (number, step) in (first..target).zip(self.open.iter_mut().skip(open)) {
                     let set = sets.pop_front().unwrap_or_default();
                     step.fed = feeds::bytes(&set);
                     self.ahead += step.fed;
-                    fed.iter().for_each(|part| out.push(part.start(number, 1, number > run, &set)));
+                    let start = |part: &&Part| part.start((number, 1), (number > run, together), &set);
+                    out.extend(fed.iter().map(start));
                 }
             }
         }
@@ -269,21 +287,24 @@ impl ClientRun {
         }
     }
 
-    /// A piece has done its part of a step. Returns whether the run is over.
+    /// A piece has done its part of `count` steps up to one. Returns whether the run is over.
     fn done(
         &mut self,
         client: &Peer,
-        (piece, number): (PieceId, u64),
+        (piece, number, count): (PieceId, u64, u64),
         tensors: Vec<Tensor>,
         (now, may_start): (Nanos, bool),
         seen: &mut History,
         out: &mut Sends,
     ) -> bool {
         let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());
-        let Some(step) = place.and_then(|place| self.open.get_mut(place)) else { return false };
-        if !step.waits.remove(&piece) {
+        let Some(place) = place.filter(|&place| place < self.open.len()) else { return false };
+        if !self.open[place].waits.remove(&piece) {
             return false;
         }
+        let before = usize::try_from(count.saturating_sub(1)).unwrap_or(usize::MAX);
+        self.open.range_mut(place.saturating_sub(before)..place).for_each(|step| _ = step.waits.remove(&piece));
+        let step = &mut self.open[place];
         let mut tensors = tensors.into_iter();
         if !self.signature.mode.is_partial() {
             for (&place, tensor) in self.piece_fetches.get(&piece).into_iter().flatten().zip(&mut tensors) {
@@ -320,7 +341,7 @@ impl ClientRun {
             self.told = Some(now);
         }
         if may_start {
-            self.advance(WINDOW, out);
+            self.advance(self.window(), out);
         }
         false
     }
@@ -387,6 +408,7 @@ impl Machine {
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds,
             fills: plan.fills,
+            together: self.guard.is_none() && ask.every == 0 && !ask.watched,
             ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),
@@ -483,15 +505,15 @@ impl Machine {
         std::mem::take(&mut self.step_times)
     }
 
-    /// A piece has done its part of a step.
-    pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
+    /// A piece has done its part of `count` steps up to one.
+    pub(super) fn done(&mut self, piece: PieceId, (step, count): (u64, u64), tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
         let may_start = self.guard.as_ref().is_none_or(|guard| guard.lets(run));
         self.seen.piece_done(piece, step, now);
         let (done_before, begun_before) = (run.first_open(), run.next);
         let is_over =
-            run.done(&self.client, (piece, step), tensors, (now, may_start), &mut self.seen, &mut self.outbox);
+            run.done(&self.client, (piece, step, count), tensors, (now, may_start), &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
         if done > 0 {

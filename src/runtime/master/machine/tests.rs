@@ -110,11 +110,13 @@ impl Script {
 
     /// Both pieces are done with a step.
     fn done(&mut self, pieces: &[PieceId], step: u64, now: Nanos) -> Vec<(Peer, Message)> {
-        let mut sent = self.on(SessionEvent::Done { piece: pieces[0], step, tensors: vec![] }, now);
+        let mut sent = self.on(SessionEvent::Done { piece: pieces[0], step, count: 1, tensors: vec![] }, now);
         let is_progress =
             |(_, message): &(Peer, Message)| matches!(message, Message::ToClient(ToClient::Progress { .. }));
         assert!(sent.iter().all(is_progress), "a step is not over before both have done their part: {sent:?}");
-        sent.extend(self.on(SessionEvent::Done { piece: pieces[1], step, tensors: vec![Tensor::scalar(7i32)] }, now));
+        sent.extend(
+            self.on(SessionEvent::Done { piece: pieces[1], step, count: 1, tensors: vec![Tensor::scalar(7i32)] }, now),
+        );
         sent
     }
 }
@@ -153,6 +155,59 @@ fn a_window_of_steps_is_open_and_moves_by_half() {
     }
     let sent = script.done(&pieces, 17, 0);
     assert_eq!(started(&sent), [("worker 0", 49, 23), ("worker 1", 49, 23)]);
+}
+
+#[test]
+fn a_report_of_several_steps_ends_each_of_them() {
+    let mut script = Script::new(0);
+    let (plan, pieces) = script.prepare(0);
+    script.run(plan, 100, false, 0);
+    let done = |script: &mut Script, piece: PieceId, step: u64, count: u64| {
+        let sent = script.on(SessionEvent::Done { piece, step, count, tensors: vec![] }, 0);
+        (started(&sent).first().map(|&(_, first, count)| (first, count)), script.machine.steps_done())
+    };
+    assert_eq!(done(&mut script, pieces[0], 10, 10), (None, 0));
+    // Steps that the piece has reported before count once, and a report cannot be of more than those that are open.
+    assert_eq!(done(&mut script, pieces[1], 4, 4), (None, 4));
+    assert_eq!(done(&mut script, pieces[1], 8, u64::MAX), (None, 8));
+    assert_eq!(done(&mut script, pieces[1], 9, 0), (None, 9));
+    assert_eq!(done(&mut script, pieces[0], 32, 22), (None, 9));
+    assert_eq!(done(&mut script, pieces[1], 40, 31), (None, 9), "it was not started");
+    assert_eq!(done(&mut script, pieces[1], 16, 7), (Some((33, 16)), 16));
+    assert_eq!(done(&mut script, pieces[1], 32, 16), (Some((49, 16)), 32));
+}
+
+/// The number of steps that a worker is asked to start first, and whether it may report their ends together.
+fn first_start(sent: &[(Peer, Message)]) -> (u64, bool) {
+    let starts = sent.iter().find_map(|(_, message)| match message {
+        Message::ToWorker(ToWorker::Start { count, together, .. }) => Some((*count, *together)),
+        _ => None,
+    });
+    starts.expect("a start")
+}
+
+#[test]
+fn a_piece_that_is_alone_may_be_far_ahead_if_nobody_waits_for_each_step() {
+    // On one task, and on both.
+    for (fetch, every, watched, expected) in [
+        ("w", 0, false, (256, true)),
+        ("w", 1, false, (32, false)),
+        ("w", 0, true, (32, false)),
+        ("y", 0, false, (32, true)),
+        ("y", 0, true, (32, false)),
+    ] {
+        let mut script = Script::new(0);
+        let (plan, pieces) = script.planned(fetch, false, 0);
+        let ask = Ask { plan, steps: 1000, every, watched, feeds: vec![Tensor::scalar(7i32)] };
+        let cluster = script.cluster.clone();
+        let sent = script.on(SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster }, 0);
+        assert_eq!(first_start(&sent), expected, "{fetch} {every} {watched}");
+        if let ([piece], 0, false) = (&pieces[..], every, watched) {
+            let done = |step| SessionEvent::Done { piece: *piece, step, count: 128, tensors: vec![] };
+            assert_eq!(started(&script.on(done(128), 0)), [("worker 0", 257, 128)]);
+            assert_eq!(started(&script.on(done(256), 0)), [("worker 0", 385, 128)]);
+        }
+    }
 }
 
 #[test]
@@ -240,7 +295,7 @@ fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
     };
     assert_eq!(why.code, Code::Unavailable);
     // A late message of the other worker belongs to no run.
-    assert_eq!(script.on(SessionEvent::Done { piece: pieces[0], step: 1, tensors: vec![] }, 0), []);
+    assert_eq!(script.on(SessionEvent::Done { piece: pieces[0], step: 1, count: 1, tensors: vec![] }, 0), []);
     assert_eq!(script.machine.runs(), 0);
 }
 

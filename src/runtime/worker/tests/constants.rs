@@ -38,7 +38,7 @@ impl Bench {
 
     fn runs(&self, piece: PieceId, step: u64) {
         self.start(MASTER, piece, step);
-        assert_eq!(self.next().1, Message::from(ToMaster::Done { piece, step }));
+        assert_eq!(self.next().1, Message::from(ToMaster::Done { piece, step, count: 1 }));
     }
 
     fn constants(&self, session: u64) -> Option<usize> {

@@ -72,7 +72,7 @@ fn it_asks_the_holder_and_then_the_master_and_shares_while_a_piece_uses_it() {
     bench.supply(MASTER, request, value.clone());
     assert_eq!(bench.registered(), (MASTER.to_owned(), id(1, 0), Ok(())));
     bench.start(MASTER, id(1, 0), 1);
-    assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1 }));
+    assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1, count: 1 }));
     // Another session's piece gets it from memory.
     bench.register_kept(id(3, 0), content);
     assert_eq!(bench.registered(), (MASTER.to_owned(), id(3, 0), Ok(())));

@@ -7,7 +7,7 @@ use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 
 use super::super::{Machine, Sends};
-use super::{ClientRun, Runs, WINDOW};
+use super::{ClientRun, Runs};
 use crate::protocol::event::Event;
 
 impl Runs {
@@ -172,7 +172,7 @@ impl ClientRun {
     /// Starts the steps that were held.
     pub fn resume(&mut self, session: SessionId, tells_steps: bool, out: &mut Sends, happened: &mut Vec<Event>) {
         let begun = self.next;
-        self.advance(WINDOW, out);
+        self.advance(self.window(), out);
         if tells_steps {
             self.tell_steps(session, (begun, 0), (begun, self.next - begun), happened);
         }
@@ -203,6 +203,7 @@ impl Machine {
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds: logged.feeds(),
             fills: plan.fills,
+            together: false,
             ahead: 0,
             every: logged.every,
             told: (logged.is_watched && !logged.is_over).then_some(self.now),

@@ -33,7 +33,7 @@ impl Script {
     /// Both pieces are done with a step; returns the messages that follow.
     fn done_fed(&mut self, pieces: &[PieceId], step: u64) -> Vec<(Peer, Envelope)> {
         for &piece in pieces {
-            assert!(self.machine.handle(SessionEvent::Done { piece, step, tensors: vec![] }, 0).is_none());
+            assert!(self.machine.handle(SessionEvent::Done { piece, step, count: 1, tensors: vec![] }, 0).is_none());
         }
         self.envelopes()
     }

@@ -112,7 +112,7 @@ impl Script {
     }
 
     /// The plan for `fetch` of fed `x`, of the session's graph or of one of its own.
-    fn planned(&mut self, fetch: &str, is_alone: bool, now: Nanos) -> (u32, Vec<PieceId>) {
+    pub fn planned(&mut self, fetch: &str, is_alone: bool, now: Nanos) -> (u32, Vec<PieceId>) {
         let signature = Signature { feeds: vec!["x".into()], fetches: vec![fetch.into()], ..Signature::default() };
         let (request, cluster) = (RequestId(1), self.cluster.clone());
         let graph = || Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
@@ -208,6 +208,7 @@ fn no_copy_is_taken_before_the_steps_have_run_for_a_while() {
         script.done(&pieces, 1, SECOND);
         let sent = script.run(plan, steps, false, 200 * SECOND);
         assert_eq!(started(&sent), [("worker 0", step, steps), ("worker 1", step, steps)]);
+        assert!(!first_start(&sent).1, "a cut waits for the end of each step");
         let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND - 1);
         assert_eq!(asked(&sent), []);
         let sent = script.on(SessionEvent::Tick { cluster: &cluster }, 201 * SECOND);
@@ -384,7 +385,8 @@ fn the_journal_of_a_session_on_one_task_does_not_grow() {
     for step in 1..=10 {
         let sent = script.run(plan, 1, false, step);
         assert_eq!(started(&sent), [("worker 0", step, 1)]);
-        let sent = script.on(SessionEvent::Done { piece: pieces[0], step, tensors: vec![Tensor::scalar(7i32)] }, step);
+        let sent = script
+            .on(SessionEvent::Done { piece: pieces[0], step, count: 1, tensors: vec![Tensor::scalar(7i32)] }, step);
         assert!(matches!(answers(&sent)[..], [Ok(Reply::Ran { .. })]), "{sent:?}");
         assert_eq!(script.journal(), 0, "step {step}");
     }

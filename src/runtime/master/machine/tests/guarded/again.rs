@@ -19,7 +19,7 @@ impl Script {
 
     /// The only piece of a plan is done with a step.
     fn done_alone(&mut self, piece: PieceId, step: u64, now: Nanos) -> Vec<(Peer, Message)> {
-        self.on(SessionEvent::Done { piece, step, tensors: vec![] }, now)
+        self.on(SessionEvent::Done { piece, step, count: 1, tensors: vec![] }, now)
     }
 
     /// The steps under way end, of the only run that has any, each with its pieces. Returns the messages that follow.
