@@ -211,7 +211,7 @@ pub fn job_on(
     let mut replicas = Replicas::of(&graph, train, parts, &constants, tasks);
     if train.mode == UpdateMode::Pipeline {
         train.check_pipeline()?;
-        replicas.cut = Some(Cut::of(&replicas, sections.data.batch)?);
+        replicas.cut = Some(Cut::of(&replicas, &constants, sections.data.batch)?);
     }
     let Filled { mut defs, queues, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let evaluated: Vec<String> = std::iter::once(&train.loss).chain(looked_at.clone()).cloned().collect();

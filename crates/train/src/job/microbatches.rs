@@ -38,10 +38,10 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub fn of(replicas: &Replicas, batch: usize) -> Result<Cut> {
+    pub fn of(replicas: &Replicas, constants: &[&str], batch: usize) -> Result<Cut> {
         let Replicas { graph, train, parts, tasks, is_copied, .. } = replicas;
         let sizes = train.microbatch_sizes(batch)?;
-        let stages = Stages::of(graph, train, parts, (&is_copied[..], tasks), sizes[0])?;
+        let stages = Stages::of(graph, train, parts, (&is_copied[..], tasks), constants, sizes[0])?;
         Ok(Cut { stages, sizes })
     }
 }
@@ -77,7 +77,7 @@ pub fn in_pipeline(graph: &Graph, sections: &Sections) -> Result<Option<Pipeline
     let parts: Vec<FedPlaceholder> = fed.map(|(_, node)| part(node)).collect();
     let tasks: Vec<usize> = (0..train.workers).collect();
     let replicas = Replicas::of(graph, train, &parts, &constants, &tasks);
-    Ok(Some(Cut::of(&replicas, sections.data.batch)?.into()))
+    Ok(Some(Cut::of(&replicas, &constants, sections.data.batch)?.into()))
 }
 
 /// The prefix of the names of the nodes that take a part of a whole batch.

@@ -47,6 +47,7 @@ impl Stages {
         train: &TrainSection,
         parts: &[FedPlaceholder],
         (is_copied, tasks): (&[bool], &[usize]),
+        constants: &[&str],
         rows: usize,
     ) -> Result<Stages> {
         let mut g = GraphBuilder::from(graph.clone());
@@ -56,7 +57,7 @@ impl Stages {
             return Err(Failure::invalid("there is no variable to train"));
         }
         let loss = graph.output(&train.loss)?;
-        let units = Units::of(graph, loss, &trained, is_copied);
+        let units = Units::of(graph, loss, &trained, is_copied, constants);
         let sized = Sized::of(graph, parts, rows)?;
         let row = row(graph, &sized, &units, (&trained[..], is_copied), rows);
         if row.most() == 0 {

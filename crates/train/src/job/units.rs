@@ -27,8 +27,9 @@ pub(super) struct Units {
 
 impl Units {
     /// The units of the model for this loss, by these trained variables. `is_copied`: by node, whether it depends on the examples.
-    pub fn of(graph: &Graph, loss: Output, trained: &[Variable], is_copied: &[bool]) -> Units {
-        let needed = before(graph, loss.node);
+    /// `constants` are the nodes that are fed something else.
+    pub fn of(graph: &Graph, loss: Output, trained: &[Variable], is_copied: &[bool], constants: &[&str]) -> Units {
+        let needed = before(graph, loss.node, constants);
         let handles: Vec<NodeId> = trained.iter().map(|variable| variable.handle.node).collect();
         let depends = dependent(graph, &[], handles);
         let mut groups = Groups((0..graph.len()).collect());
@@ -67,12 +68,13 @@ impl Units {
     }
 }
 
-/// By node: whether another one depends on it, or is it.
-pub(super) fn before(graph: &Graph, last: NodeId) -> Vec<bool> {
+/// By node: whether another one depends on it, or is it. A node that is fed depends on nothing.
+fn before(graph: &Graph, last: NodeId, fed: &[&str]) -> Vec<bool> {
     let (mut seen, mut open) = (vec![false; graph.len()], vec![last]);
     while let Some(id) = open.pop() {
-        if !std::mem::replace(&mut seen[id.index()], true) {
-            open.extend(graph.node(id).sources());
+        let node = graph.node(id);
+        if !std::mem::replace(&mut seen[id.index()], true) && !fed.contains(&node.name.as_str()) {
+            open.extend(node.sources());
         }
     }
     seen
