@@ -8,8 +8,8 @@ use meshtf_train::job::Pipeline;
 use super::fits::parts;
 use super::{Error, Trainer};
 
-/// Refuses placeholders that take a fixed number of examples, where micro-batches have different ones. `taken` are those numbers, of
-/// which the first fits.
+/// Refuses placeholders that take a fixed number of examples, where micro-batches have different ones. `taken` are those
+/// numbers, of which the first fits.
 pub(super) fn check_microbatches(
     graph: &Graph,
     sections: &Sections,

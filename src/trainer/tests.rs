@@ -58,8 +58,8 @@ async fn session(trainer: &Trainer) -> (LocalCluster, Session) {
     (cluster, session)
 }
 
-/// The running averages of a batch's statistics are those of the first worker's part, of the first micro-batch, or, where each worker takes whole batches,
-/// of all.
+/// The running averages of a batch's statistics are those of the first worker's part, of the first micro-batch, or, where
+/// each worker takes whole batches, of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_averages_are_kept_and_evaluated_with() {
     // A batch is all examples: its mean is the same in each step, and so the average is (1 - 0.99^n) of it.

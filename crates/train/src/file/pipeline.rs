@@ -14,10 +14,10 @@ const MOST_STAGES: usize = 256;
 /// Micro-batches of a stage, unless their number is stated: with four, a fifth of the time at most is the bubble.
 const OF_STAGE: usize = 4;
 
-/// The share of a step in which a stage of a pipeline waits because the first micro-batches have not reached it yet or the last
-/// ones have left it, if all stages take equally long: `(stages - 1) / (microbatches + stages - 1)`. It is the same for GPipe
-/// (Huang et al., 2019, arXiv:1811.06965) and for the order of the turns here, 1F1B with a flush after each batch (PipeDream-Flush:
-/// Narayanan et al., 2021, arXiv:2006.09503), in which a stage has fewer micro-batches in memory.
+/// The share of a step in which a stage of a pipeline waits because the first micro-batches have not reached it yet or the
+/// last ones have left it, if all stages take equally long: `(stages - 1) / (microbatches + stages - 1)`. It is the same for
+/// GPipe (Huang et al., 2019, arXiv:1811.06965) and for the order of the turns here, 1F1B with a flush after each batch
+/// (PipeDream-Flush: Narayanan et al., 2021, arXiv:2006.09503), in which a stage has fewer micro-batches in memory.
 pub fn bubble(stages: usize, microbatches: usize) -> f64 {
     let waits = stages.saturating_sub(1);
     waits as f64 / (microbatches + waits).max(1) as f64

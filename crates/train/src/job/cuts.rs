@@ -18,8 +18,9 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The units with which the stages begin: each stage trains a variable, the slowest one takes as little time as possible or at
-    /// most a tenth more, and then as few elements as possible are sent. `None`: there are more stages than units with variables.
+    /// The units with which the stages begin: each stage trains a variable, the slowest one takes as little time as possible
+    /// or at most a tenth more, and then as few elements as possible are sent. `None`: there are more stages than units with
+    /// variables.
     pub fn cut(&self, stages: usize) -> Option<Vec<usize>> {
         let borders = self.borders(stages);
         let (mut work, mut trained) = (vec![0.0], vec![0usize]);

@@ -1,5 +1,5 @@
-//! The nodes of a model in mode pipeline: a copy for each micro-batch of those that depend on the examples, each on the task of its
-//! stage. Variables, and what is computed of them alone, are there once.
+//! The nodes of a model in mode pipeline: a copy for each micro-batch of those that depend on the examples, each on the task
+//! of its stage. Variables, and what is computed of them alone, are there once.
 
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::ops::{binary, cast, on};
@@ -30,7 +30,7 @@ impl Pipeline {
     }
 }
 
-/// What a model in stages has in addition to the replicas.
+/// The stages and the micro-batches of a model whose replicas they are.
 pub(super) struct Cut {
     pub stages: Stages,
     /// The number of examples of each micro-batch.
@@ -105,8 +105,8 @@ impl Replicas<'_> {
                 let Node { name, device, .. } = node;
                 let what = if node.op.makes_variable { "variable" } else { "node" };
                 return Err(Failure::invalid(format!(
-                    "{what} {name} is on {device}; in mode pipeline, the stage of a node says which worker it is on, so its device \
-                     names no job"
+                    "{what} {name} is on {device}; in mode pipeline, the stage of a node says which worker it is on, \
+                     so its device names no job"
                 )));
             }
         }
@@ -244,8 +244,8 @@ fn is_small(node: &Node) -> bool {
     node.op.role == Role::Const && bytes(node).is_none_or(|bytes| bytes <= SMALL)
 }
 
-/// The nodes of a model of which each micro-batch has copies although no example determines them: parts of a step that are written
-/// once, such as arrays of tensors.
+/// The nodes of a model of which each micro-batch has copies although no example determines them: parts of a step that are
+/// written once, such as arrays of tensors.
 pub(super) fn written_once(graph: &Graph) -> impl Iterator<Item = NodeId> {
     const OPS: [&str; 5] = ["TensorArray", "TensorArrayV2", "TensorArrayV3", "Stack", "StackV2"];
     graph.nodes().filter(|(_, node)| OPS.contains(&node.op.name)).map(|(id, _)| id)

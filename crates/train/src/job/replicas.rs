@@ -10,6 +10,7 @@ use meshtf_tensor::{DType, Tensor};
 
 use super::microbatches::{Cut, written_once};
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
+use super::units::loops;
 use super::worker_file::Held;
 use super::{FedPlaceholder, REPLICA, homes_on};
 use crate::file::{TrainSection, UpdateMode};
@@ -71,7 +72,22 @@ impl<'a> Replicas<'a> {
                 depends
             }
             UpdateMode::Sync | UpdateMode::Async => dependent(own),
-            UpdateMode::Pipeline => dependent(own.into_iter().chain(written_once(graph)).collect()),
+            UpdateMode::Pipeline => {
+                // Of a loop, each micro-batch has all nodes or none.
+                let mut own: Vec<NodeId> = own.into_iter().chain(written_once(graph)).collect();
+                let loops = loops(graph);
+                loop {
+                    let depends = dependent(own.clone());
+                    let mut is_partly = vec![false; graph.len()];
+                    (0..graph.len()).filter(|&at| depends[at]).for_each(|at| is_partly[loops[at]] = true);
+                    let others = graph.nodes().map(|(id, _)| id);
+                    let before = own.len();
+                    own.extend(others.filter(|id| is_partly[loops[id.index()]] && !depends[id.index()]));
+                    if own.len() == before {
+                        break depends;
+                    }
+                }
+            }
             UpdateMode::Mirrored | UpdateMode::Local => {
                 // A placeholder that a step feeds in addition to the data is fed once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);

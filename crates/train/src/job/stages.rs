@@ -165,8 +165,8 @@ fn row(graph: &Graph, sized: &Sized, units: &Units, (trained, is_copied): (&[Var
     row
 }
 
-/// The stages of all nodes, given those of the units: what only the examples determine is on the first stage that takes it, and
-/// what the loss does not need is on the last stage that it takes something of.
+/// The stages of all nodes, given those of the units: a node that only the examples determine is on the first stage that takes
+/// its value, and one that the loss does not need is on the last stage of which it takes a value.
 fn all_nodes(graph: &Graph, units: &Units, first: impl Fn(usize) -> Option<usize>) -> Vec<Option<usize>> {
     let mut of: Vec<Option<usize>> = (0..graph.len()).map(first).collect();
     let is_fixed: Vec<bool> = of.iter().map(Option::is_some).collect();

@@ -36,7 +36,8 @@ pub(super) fn turns(stage: usize, stages: usize, microbatches: usize) -> Vec<Tur
 /// The nodes of a turn.
 pub(super) type Nodes = Vec<NodeId>;
 
-/// Adds nodes between the turns of a stage on this device, in their order. Returns which nodes must wait for which, by their names.
+/// Adds nodes between the turns of a stage on this device, in their order. Returns which nodes must wait for which, by their
+/// names.
 ///
 /// An Identity is no end and no beginning of a turn: planning drops its waits, and it computes nothing. Nodes of loops are none
 /// either, since they run more than once.
@@ -132,8 +133,8 @@ mod tests {
         }
     }
 
-    /// Played by hand: each turn takes one tick, and waits for the turn before and for those of the neighbours. The share of ticks in
-    /// which a stage waits is the bubble.
+    /// Played by hand: each turn takes one tick, and waits for the turn before and for those of the neighbours. The share of
+    /// ticks in which a stage waits is the bubble.
     #[test]
     fn no_turn_waits_forever_and_the_bubble_is_that_of_the_formula() {
         for (stages, microbatches) in [(1, 1), (1, 4), (2, 1), (2, 4), (3, 2), (4, 8), (5, 3)] {

@@ -1,4 +1,5 @@
-//! The units of a model that is cut into stages: nodes that stay together, and an order of them in which every value goes forward.
+//! The units of a model that is cut into stages: nodes that stay together, and an order of them in which every value goes
+//! forward.
 //!
 //! Nodes of the loss that depend on a trained variable make up the units. What may not lie on two tasks is one unit: a variable
 //! and all that takes it or its value, the iterations of a loop, and units in a circle, as those between two uses of one
@@ -13,7 +14,7 @@ use meshtf_tensor::DType;
 use super::replicas::{COLOCATED, dependent};
 use crate::numerics::within_flow;
 
-/// What a cut must know of the nodes of a model.
+/// The units of a model, and the nodes that the loss needs.
 pub(super) struct Units {
     /// By node: a number that nodes have in common if they may not be on different tasks.
     pub together: Vec<usize>,
@@ -26,8 +27,8 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// The units of the model for this loss, by these trained variables. `is_copied`: by node, whether it depends on the examples.
-    /// `constants` are the nodes that are fed something else.
+    /// The units of the model for this loss, by these trained variables. `is_copied`: by node, whether it depends on the
+    /// examples. `constants` are the nodes that are fed something else.
     pub fn of(graph: &Graph, loss: Output, trained: &[Variable], is_copied: &[bool], constants: &[&str]) -> Units {
         let needed = before(graph, loss.node, constants);
         let handles: Vec<NodeId> = trained.iter().map(|variable| variable.handle.node).collect();
@@ -68,6 +69,17 @@ impl Units {
     }
 }
 
+/// By node: a number that all nodes of a loop, or of a conditional, have in common.
+pub(super) fn loops(graph: &Graph) -> Vec<usize> {
+    let (inside, mut groups) = (within_flow(graph), Groups((0..graph.len()).collect()));
+    for (id, node) in graph.nodes() {
+        for input in node.inputs.iter().filter(|input| inside[input.node.index()]) {
+            groups.join(input.node.index(), id.index());
+        }
+    }
+    (0..graph.len()).map(|at| groups.of(at)).collect()
+}
+
 /// By node: whether another one depends on it, or is it. A node that is fed depends on nothing.
 fn before(graph: &Graph, last: NodeId, fed: &[&str]) -> Vec<bool> {
     let (mut seen, mut open) = (vec![false; graph.len()], vec![last]);
@@ -80,8 +92,8 @@ fn before(graph: &Graph, last: NodeId, fed: &[&str]) -> Vec<bool> {
     seen
 }
 
-/// Joins nodes that may not be on different tasks. `is_weight`: whether a node's outputs are computed from trained variables alone:
-/// weights stay where they are, unless they are one number, such as a sum of squares.
+/// Joins nodes that may not be on different tasks. `is_weight`: whether a node's outputs are computed from trained variables
+/// alone: weights stay where they are, unless they are one number, such as a sum of squares.
 fn tie(graph: &Graph, needed: &[bool], groups: &mut Groups, is_weight: impl Fn(NodeId) -> bool) {
     let inside = within_flow(graph);
     let is_handle = |input: &Output| {
