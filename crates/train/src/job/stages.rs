@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use meshtf_graph::op::Role;
 use meshtf_graph::variable::Variable;
-use meshtf_graph::{Attr, Graph, GraphBuilder, NodeId, Output, operations};
+use meshtf_graph::{Attr, Attrs, Graph, GraphBuilder, NodeId, Output, operations};
 use meshtf_tensor::PartialShape;
 use meshtf_tensor::failure::{Failure, Result, counted};
 
@@ -111,6 +111,13 @@ impl Sized {
             if let Some(id) = graph.find(&part.name) {
                 let sizes = std::iter::once(rows).chain(part.example.iter().copied()).map(Some).collect();
                 defs[id.index()].attrs.set("shape", Attr::Shape(PartialShape(Some(sizes))));
+            }
+        }
+        // The default of a placeholder has sizes that the placeholder need not state.
+        for ((_, node), def) in graph.nodes().zip(&mut defs).filter(|((_, node), _)| node.op.is_fed) {
+            if node.op.role != Role::Placeholder && node.inputs.len() == 1 {
+                def.op = "Identity".to_owned();
+                def.attrs = Attrs::from([("T", node.outputs[0].dtype.into())]);
             }
         }
         let sized = Graph::new(defs)?;

@@ -201,6 +201,19 @@ fn a_sum_of_squares_is_where_its_variable_is() {
     assert_eq!(tasks, [0, 0, 3, 3, 3].map(Some));
 }
 
+/// A placeholder that is not fed, and states no sizes, hides none.
+#[test]
+fn the_sizes_of_defaults_count() {
+    let train = r#""loss": "loss", "mode": "pipeline", "workers": 3, "microbatches": 2"#;
+    let stages = |graph: &str| put_together_of(graph, 8, train).unwrap().pipeline.unwrap().stages;
+    let shown = stages(&layers(""));
+    let by_default =
+        r#""given": {"op": "PlaceholderWithDefault", "inputs": ["scaled"], "attrs": {"shape": [null, null]}},"#;
+    let hidden = stages(&layers(by_default).replace(r#"["scaled", "w1"]"#, r#"["given", "w1"]"#));
+    assert_eq!(hidden, shown);
+    assert!(shown.iter().all(|stage| stage.share > 0.1) && shown[1].receives == 4.0, "{shown:?}");
+}
+
 /// Two layers with one variable are in one stage, with everything between them; so two stages are all that there are.
 #[test]
 fn what_uses_a_variable_is_in_one_stage() {
