@@ -57,6 +57,7 @@ mod runs;
 mod serve;
 mod server;
 mod signals;
+mod stages;
 mod states;
 mod status;
 mod stop;

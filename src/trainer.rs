@@ -14,6 +14,7 @@ pub mod folder;
 pub mod hints;
 mod lookup;
 mod lost;
+mod microbatches;
 mod numerics;
 mod observer;
 mod options;
@@ -45,6 +46,7 @@ pub use self::evaluated::{Confusion, Evaluated};
 use self::fits::{Chunk, check_confusion, check_fed, init_of, parts, set_apart};
 pub use self::lookup::{Found, Lookup};
 use self::lost::Workers;
+use self::microbatches::check_microbatches;
 pub use self::observer::{Ended, Error, How, Observed, Observer};
 use self::rounds::in_rounds;
 pub use self::rows::DataFile;
@@ -252,7 +254,8 @@ impl Trainer {
         let data: TrainingData = data.into();
         let fits = data.fits.clone();
         options.check()?;
-        let rows = sections.train.rows(sections.data.batch).map_err(wrong)?;
+        let taken = sections.train.taken_at_a_time(sections.data.batch).map_err(wrong)?;
+        let rows = taken[0];
         let parts = parts(&graph, &data.train, rows)?;
         let constants = Constants::of(&graph, &sections)?;
         check_fed(&graph, &sections, &data, &constants)?;
@@ -288,6 +291,7 @@ impl Trainer {
         let example = examples.example_bytes()?;
         let evaluated = held_out.as_ref().unwrap_or(&examples);
         let chunk = Chunk::of(&graph, evaluated, rows)?;
+        check_microbatches(&graph, &sections, &examples, &taken)?;
         for rows in sections.train.rows_of_teams(sections.data.batch) {
             let all = [&examples, evaluated].map(|examples| self::parts(&graph, examples, rows).map(drop));
             let all = all.into_iter().chain([Chunk::of(&graph, evaluated, rows).map(drop)]);

@@ -212,7 +212,15 @@ pub(super) struct StepRequest {
 impl GraphArgs {
     /// The graph and the sections of a file that has those of a training, unless a fetch or node is named; stdin has none.
     pub fn training(&self) -> Result<Option<(Graph, Sections)>, Trouble> {
-        if !self.fetch.is_empty() || !self.targets.is_empty() || self.graph.as_os_str() == "-" {
+        if !self.fetch.is_empty() || !self.targets.is_empty() {
+            return Ok(None);
+        }
+        self.whole_training()
+    }
+
+    /// The graph and the training of the file, if it has one, whatever is to run.
+    pub fn whole_training(&self) -> Result<Option<(Graph, Sections)>, Trouble> {
+        if self.graph.as_os_str() == "-" {
             return Ok(None);
         }
         let bytes = read(&program_file::file_of(&self.graph))?;

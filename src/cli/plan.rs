@@ -24,7 +24,7 @@ use super::paint::{Paint, Tone};
 use super::place::PlaceArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::table::wide_table;
-use super::{Exit, Outcome, Trouble, complete, output};
+use super::{Exit, Outcome, Trouble, complete, output, stages};
 
 /// Rows of a table unless all are requested.
 const MAX_LISTED: usize = 20;
@@ -35,6 +35,7 @@ const MAX_LISTED: usize = 20;
 /// nodes run one by one and each value lasts until its last use), the bytes that the device sends and receives in a step, and its
 /// memory. Sizes that only a run determines are left out. Placeholders need no values.
 ///
+/// A file with a training in mode pipeline has its stages, its micro-batches, and the share of a step in which a stage waits.
 /// A plan by cost has the expected time of a step: what each device does, the critical path, and the next best choice of devices.
 /// --estimate plans nothing: it prints the expected throughput of 1, 2, 4, ... 256 tasks with links of 1, 10 and 100 Gbit/s, by
 /// the measured rates of the fastest device, or of --target's. A file with a section "train", or a step with ops that take
@@ -126,16 +127,26 @@ pub(super) async fn plan(args: Args) -> Outcome {
     let facts = reached.cluster().facts();
     reached.close().await;
     let plan = plan?;
+    let pipeline = match args.graph.whole_training() {
+        Ok(Some((graph, sections))) => meshtf_train::job::in_pipeline(&graph, &sections)?,
+        _ => None,
+    };
     let totals = totals(&plan, &graph, &facts);
     if args.dot {
         output::line(draw::dot(&plan, &graph).trim_end())?
     } else if args.svg {
         output::line(plan.picture().svg().trim_end())?
     } else if args.json {
-        output::json_value(&as_json(&plan, &totals))?
+        let mut json = as_json(&plan, &totals);
+        json["pipeline"] = json!(pipeline.as_ref().map(stages::as_json));
+        output::json_value(&json)?
     } else {
         let most = if args.nodes { usize::MAX } else { MAX_LISTED };
-        output::line(&as_text(Paint::stdout(), &plan, &totals, most))?
+        let mut text = as_text(Paint::stdout(), &plan, &totals, most);
+        if let Some(pipeline) = &pipeline {
+            text.push_str(&format!("\n\na training has {}", stages::as_lines(pipeline).join("\n")));
+        }
+        output::line(&text)?
     }
     Ok(Exit::Ok)
 }

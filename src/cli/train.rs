@@ -44,7 +44,7 @@ use super::paint::{mention, warn};
 use super::reach::Reached;
 use super::runs::{self, Keeper, Record, RecordArgs, Recorded, Reporter};
 use super::signals::{Request, Signals};
-use super::{Exit, Outcome, Trouble};
+use super::{Exit, Outcome, Trouble, stages};
 
 /// The help of `--data`, which has files to train with, too.
 const DATA: &str =
@@ -453,6 +453,7 @@ impl Command {
         let curves = Curves { trained: Curve::new(trainer.names()), held_out: Curve::new(held_out.clone()) };
         if !args.quiet {
             eprintln!("{}", summary::size(trainer));
+            trainer.pipeline().into_iter().flat_map(stages::as_lines).for_each(|line| eprintln!("{line}"));
         }
         let log = args.log.as_ref().map(|folder| block_in_place(|| Log::begin(folder, trainer.graph())));
         let mut progress = Progress::new(plan, curves, log, args.trace.clone(), Arc::clone(&self.attempt));
@@ -477,6 +478,9 @@ impl Command {
             summary.print(self, reached, step - start, progress.began, &mut progress.lines).await;
             if let Some(report) = progress.traced.filter(|_| !args.quiet) {
                 eprintln!("\n{report}");
+                if let Some(pipeline) = trainer.pipeline() {
+                    eprintln!("\nin theory, {}", stages::bubble(pipeline));
+                }
             }
             if args.checkpoint.is_none() {
                 mention(self.not_kept(request.is_none()));

@@ -8,6 +8,7 @@ mod images;
 mod kept;
 mod local;
 mod on_workers;
+mod pipeline;
 mod sent;
 mod windows;
 
@@ -58,8 +59,8 @@ async fn session(trainer: &Trainer) -> (LocalCluster, Session) {
     (cluster, session)
 }
 
-/// The running averages of a batch's statistics are those of the first worker's part, or, where each worker takes whole batches,
-/// of all.
+/// The running averages of a batch's statistics are those of the first worker's part, of the first micro-batch, or, where
+/// each worker takes whole batches, of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_averages_are_kept_and_evaluated_with() {
     // A batch is all examples: its mean is the same in each step, and so the average is (1 - 0.99^n) of it.
@@ -72,6 +73,8 @@ async fn running_averages_are_kept_and_evaluated_with() {
         (2, 0, UpdateMode::Mirrored, 4),
         (2, 1, UpdateMode::Async, 8),
         (2, 0, UpdateMode::Local, 8),
+        // Eight micro-batches of one example.
+        (2, 0, UpdateMode::Pipeline, 1),
     ] {
         // In mode local, both take a whole batch in a step, one half of the examples each, and have the mean of their averages.
         let mut sections = sections(if mode == UpdateMode::Local { 4 } else { 8 }, steps);
@@ -196,6 +199,7 @@ fn what_counts_a_step_waits_for_its_averages() {
         (2, 0, UpdateMode::Mirrored, 2, 4),
         (2, 1, UpdateMode::Async, 2, 2),
         (2, 0, UpdateMode::Local, 2, 2),
+        (2, 0, UpdateMode::Pipeline, 1, 2),
     ] {
         let mut sections = sections(4, 1);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);

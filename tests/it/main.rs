@@ -39,6 +39,7 @@ mod output;
 mod packaging;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod pipeline;
 mod placed;
 mod predict;
 mod remedies;

@@ -7,7 +7,7 @@ use crate::sandbox::{Running, Sandbox, project, wait_until};
 use meshtf_testing::means::{Means, missing};
 
 /// The limit for the next line of a training.
-const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
+pub const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The example with its data, and more in its section `train`.
 pub fn example(sandbox: &Sandbox, train: &str) -> String {
@@ -217,6 +217,7 @@ fn nodes_train_together_and_apart() {
         r#""workers": 2, "ps": 1, "backup": 1, "#,
         r#""workers": 2, "mode": "mirrored", "#,
         r#""workers": 2, "mode": "local", "local": {"steps": 25}, "#,
+        r#""workers": 2, "mode": "pipeline", "#,
     ] {
         let graph = example(&sandbox, train);
         let ended = sandbox.run(&["train", &graph, "--steps", "1000"]).expect(0);

@@ -50,6 +50,7 @@ pub struct Parameters<'py> {
     mode: String,
     /// The rounds of mode local, in JSON.
     local: Option<String>,
+    microbatches: Option<usize>,
     evaluate_every: Option<u64>,
     patience: Option<u64>,
     best: Option<String>,
@@ -287,8 +288,10 @@ fn settings(
         "async" => UpdateMode::Async,
         "mirrored" => UpdateMode::Mirrored,
         "local" => UpdateMode::Local,
+        "pipeline" => UpdateMode::Pipeline,
         other => {
-            let why = format!("mode is {other:?}; expected \"sync\", \"async\", \"mirrored\" or \"local\"");
+            let why =
+                format!("mode is {other:?}; expected \"sync\", \"async\", \"mirrored\", \"local\" or \"pipeline\"");
             return Err(invalid(py, why));
         }
     };
@@ -302,6 +305,17 @@ fn settings(
         let wrong =
             |error: SectionsError| invalid(py, format!("local{}: {}", error.path.trim_start_matches('$'), error.why));
         sections.train.local = read_local(local).map_err(wrong)?;
+    }
+    if given.microbatches.is_some() && sections.train.mode != UpdateMode::Pipeline {
+        let why = format!("microbatches are the parts of a batch in mode \"pipeline\", and mode is {:?}", given.mode);
+        return Err(invalid(py, why));
+    }
+    sections.train.microbatches = given.microbatches;
+    if sections.train.mode == UpdateMode::Pipeline && (given.workers.is_none() || given.ps.is_some_and(|ps| ps > 0)) {
+        return Err(invalid(
+            py,
+            "in mode \"pipeline\" each worker has a stage with its variables: state workers, and no ps",
+        ));
     }
     if sections.train.mode == UpdateMode::Local && (given.workers.is_none() || given.ps.is_some_and(|ps| ps > 0)) {
         return Err(invalid(py, "in mode \"local\" each worker has all variables: state workers, and no ps"));

@@ -131,7 +131,8 @@ class Training(unittest.TestCase):
 
     def test_tasks_share_the_work(self):
         local = {"workers": 2, "mode": "local", "local": {"steps": 4, "rate": 1.0, "momentum": 0.0}}
-        for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}, local):
+        stage = {"workers": 1, "mode": "pipeline", "microbatches": 3}
+        for options in ({}, {"workers": 2, "ps": 1}, {"workers": 2, "ps": 1, "mode": "async"}, local, stage):
             g, data = line()
             done = meshtf.train(g, data, optimizer="sgd", rate=0.3, epochs=80, batch=16, metrics=["error"], **options)
             with self.subTest(options):
@@ -280,6 +281,11 @@ class Training(unittest.TestCase):
             ({"mode": "local", "workers": 2, "local": {"step": 5}}, "steps"),
             ({"mode": "local", "workers": 2, "local": {"steps": 0}}, "local.steps: expected a whole number of at least 1"),
             ({"workers": 2, "local": {"steps": 5}}, "mode is \"sync\""),
+            ({"mode": "pipeline"}, "state workers"),
+            ({"mode": "pipeline", "workers": 1, "ps": 1}, "no ps"),
+            ({"mode": "pipeline", "workers": 1, "batch": 4, "microbatches": 5}, "has no 5 micro-batches"),
+            ({"mode": "pipeline", "workers": 9}, "stages? at most"),
+            ({"workers": 2, "microbatches": 5}, "mode is \"sync\""),
             ({"beta3": 1.0}, "beta3"),
             ({"patience": 2}, "validation"),
             ({"clip": 1.0, "clip_norm": 1.0}, "exclude"),

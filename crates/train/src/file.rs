@@ -5,6 +5,7 @@ mod evaluate;
 mod generate;
 mod images;
 mod local;
+mod pipeline;
 mod place;
 mod table;
 mod text;
@@ -17,6 +18,7 @@ use meshtf_graph::json::ROOT_KEYS;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
 use meshtf_tensor::nearest::nearest;
+pub use pipeline::bubble;
 pub use place::located;
 
 use super::clip::Clip;
@@ -96,6 +98,9 @@ pub struct TrainSection {
     pub staleness: Option<usize>,
     /// The rounds of mode local.
     pub local: LocalSection,
+    /// In mode pipeline, the number of parts of a batch that go through the stages one after the other, at least 1 and at most
+    /// 1,024. `None`: four for each stage, or as many as a batch has examples if these are fewer.
+    pub microbatches: Option<usize>,
     /// Nodes of the model that each step also runs, once its update is made: those that keep running averages, for example.
     /// Empty: the node [`UPDATES`](super::job::UPDATES), if there is one.
     pub updates: Vec<String>,
@@ -114,14 +119,18 @@ pub enum UpdateMode {
     /// Each worker has a copy of all variables, takes whole batches, and makes steps of its own; after a number of them, the mean
     /// of the differences that these made updates the copies of all.
     Local,
+    /// The model is cut into as many stages as there are workers, each with its variables. A batch goes through them in parts
+    /// (micro-batches), of which several are under way at a time, and makes one update.
+    Pipeline,
 }
 
 impl UpdateMode {
-    const NAMES: [(&str, UpdateMode); 4] = [
+    const NAMES: [(&str, UpdateMode); 5] = [
         ("sync", UpdateMode::Sync),
         ("async", UpdateMode::Async),
         ("mirrored", UpdateMode::Mirrored),
         ("local", UpdateMode::Local),
+        ("pipeline", UpdateMode::Pipeline),
     ];
 
     /// Its name in the file.
@@ -147,6 +156,7 @@ impl TrainSection {
             backup: 0,
             staleness: None,
             local: LocalSection::default(),
+            microbatches: None,
             updates: Vec::new(),
         }
     }
@@ -161,7 +171,7 @@ impl TrainSection {
         match self.mode {
             UpdateMode::Async => self.fewest.unwrap_or(1),
             UpdateMode::Sync | UpdateMode::Mirrored if self.is_elastic() => self.fewest.unwrap_or(1),
-            UpdateMode::Sync | UpdateMode::Mirrored | UpdateMode::Local => self.needed(),
+            UpdateMode::Sync | UpdateMode::Mirrored | UpdateMode::Local | UpdateMode::Pipeline => self.needed(),
         }
     }
 
@@ -194,6 +204,7 @@ impl TrainSection {
     pub fn drawn(&self, batch: usize) -> Result<usize, Failure> {
         match self.mode {
             UpdateMode::Async => Ok(batch),
+            UpdateMode::Pipeline => self.rows(batch),
             UpdateMode::Sync | UpdateMode::Mirrored | UpdateMode::Local => {
                 Ok(self.rows(batch)?.saturating_mul(self.workers.max(1)))
             }
@@ -203,11 +214,12 @@ impl TrainSection {
     /// The number of examples that a worker takes at a time, of a batch of this many.
     ///
     /// # Errors
-    /// InvalidArgument if the workers cannot share it equally.
+    /// InvalidArgument if the workers cannot share it equally, or if it has fewer examples than there are micro-batches.
     pub fn rows(&self, batch: usize) -> Result<usize, Failure> {
         let workers = self.needed();
         match self.mode {
             UpdateMode::Async | UpdateMode::Local => Ok(batch),
+            UpdateMode::Pipeline => self.microbatch_sizes(batch).map(|_| batch),
             _ if batch.is_multiple_of(workers) => Ok(batch / workers),
             _ => {
                 let why = format!("a batch of {batch} examples cannot be divided equally among {workers} workers");
@@ -291,6 +303,15 @@ fn sections(value: &Value) -> Read<Sections> {
             format!("{name} is on_workers: each worker has examples of its own, so state one number of workers"),
         ));
     }
+    if train.mode == UpdateMode::Pipeline
+        && let Some((name, _)) = data.feed.iter().find(|(_, source)| source.take == Take::WorkerFile)
+    {
+        return Err(Fault::content(
+            value,
+            root.key("data").key("feed").key(name),
+            "in mode pipeline, micro-batches come from this process: name the file alone, without \"on_workers\"",
+        ));
+    }
     let evaluate = value.get("evaluate").map(|value| evaluate::evaluate(value, root.key("evaluate"))).transpose()?;
     let init = value.get("init").map_or(Ok(Vec::new()), |value| names(value, root.key("init")))?;
     Ok(Sections { data, train, evaluate, init })
@@ -323,6 +344,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "backup" => section.backup = tasks(value, path)?,
             "staleness" => section.staleness = Some(staleness(value, path)?),
             "local" => section.local = local::local(value, path)?,
+            "microbatches" => section.microbatches = Some(pipeline::microbatches(value, path)?),
             "updates" => section.updates = names(value, path)?,
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
@@ -338,6 +360,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     if section.steps.is_some() == section.epochs.is_some() {
         return Err(missing("use either \"steps\" or \"epochs\" to say how long"));
     }
+    section.check_pipeline().map_err(|failure| missing(&failure.message))?;
     let (mode, has_all) = (section.mode.name(), matches!(section.mode, UpdateMode::Mirrored | UpdateMode::Local));
     if has_all && section.ps > 0 {
         return Err(missing(&format!("in mode {mode} each worker has all variables: leave \"ps\" out")));
@@ -423,6 +446,7 @@ const KEYS: &[&str] = &[
     "backup",
     "staleness",
     "local",
+    "microbatches",
     "updates",
 ];
 

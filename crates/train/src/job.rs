@@ -4,18 +4,24 @@
 mod accumulator;
 mod alone;
 mod backup;
+mod cuts;
 mod differences;
 mod elsewhere;
 mod exchange;
 mod kept;
 mod local;
+mod microbatches;
 mod mirrored;
+mod pipeline;
 mod queue;
 mod replicas;
 mod rounds;
 mod shares;
+mod stages;
 mod staleness;
 mod state;
+mod turns;
+mod units;
 mod updates;
 mod worker_file;
 
@@ -25,12 +31,16 @@ use std::ops::Range;
 pub use self::alone::{Alone, alone};
 pub use self::elsewhere::Elsewhere;
 pub use self::kept::{Kept, restore, restore_constant};
+pub(crate) use self::microbatches::BATCH;
+use self::microbatches::Cut;
+pub use self::microbatches::{Pipeline, in_pipeline};
 use self::queue::QUEUE;
 pub use self::queue::QueueNodes;
 pub(crate) use self::queue::name_of_next;
 use self::replicas::{Filled, Replicas};
 pub use self::rounds::Rounds;
 pub(crate) use self::shares::share;
+pub use self::stages::Stage;
 pub use self::staleness::Level;
 pub(crate) use self::staleness::MOST_STALE;
 use self::updates::all_of;
@@ -75,6 +85,8 @@ pub struct TrainingGraph {
     /// In a training whose workers make steps of their own between two updates: those. The steps of all workers together are
     /// rounds then.
     pub rounds: Option<Rounds>,
+    /// In mode pipeline: the stages and the micro-batches.
+    pub pipeline: Option<Pipeline>,
     /// The loss and the metrics of one replica, for evaluations: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
     /// The names of what evaluations feed and fetch on a worker.
@@ -196,7 +208,11 @@ pub fn job_on(
         graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
     }
     let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
-    let replicas = Replicas::of(&graph, train, parts, &constants, tasks);
+    let mut replicas = Replicas::of(&graph, train, parts, &constants, tasks);
+    if train.mode == UpdateMode::Pipeline {
+        train.check_pipeline()?;
+        replicas.cut = Some(Cut::of(&replicas, &constants, sections.data.batch)?);
+    }
     let Filled { mut defs, queues, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let evaluated: Vec<String> = std::iter::once(&train.loss).chain(looked_at.clone()).cloned().collect();
     let (elsewhere, copies) = match &sections.evaluate {
@@ -221,6 +237,7 @@ pub fn job_on(
             local = workers;
             made
         }
+        UpdateMode::Pipeline => pipeline::add(&mut g, &replicas, train, checks)?,
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
     let rounds = match local.is_empty() {
@@ -260,6 +277,7 @@ pub fn job_on(
         init,
         steps,
         rounds,
+        pipeline: replicas.cut.map(Pipeline::from),
         tokens: (0..workers.len()).map(replicas::token).collect(),
         beside: workers,
         joins,

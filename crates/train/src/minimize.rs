@@ -70,14 +70,14 @@ pub fn minimize(g: &mut GraphBuilder, loss: Output, variables: &[Variable], trai
 /// InvalidArgument if a loss is not a float, or does not depend on a variable, which is named; those of
 /// [`gradient::gradients`].
 pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]) -> Result<Vec<Gradient>> {
-    gradients_of_share(g, losses, losses.len(), variables)
+    gradients_of_share(g, losses, 1.0 / losses.len().max(1) as f64, variables)
 }
 
-/// As [`gradients`], if the mean is over `count` losses, of which the other ones are elsewhere: the share of these.
+/// As [`gradients`], of the sum of some losses times `share`: that of each in a mean with others, which are elsewhere.
 pub(super) fn gradients_of_share(
     g: &mut GraphBuilder,
     losses: &[Output],
-    count: usize,
+    share: f64,
     variables: &[Variable],
 ) -> Result<Vec<Gradient>> {
     if variables.is_empty() {
@@ -97,11 +97,11 @@ pub(super) fn gradients_of_share(
                 "the loss {name} has shape {shape}; it must be one number, so take its mean"
             )));
         }
-        let share = scalar(dtype, 1.0 / count as f64);
-        let share = share.map_err(|_| Failure::invalid(format!("the loss {name} is {dtype}; it must be a float")))?;
-        starts.push(match count {
-            1 => None,
-            _ => Some(on(g, &device, |g| g.constant("share", share))?),
+        let start = scalar(dtype, share);
+        let start = start.map_err(|_| Failure::invalid(format!("the loss {name} is {dtype}; it must be a float")))?;
+        starts.push(match share {
+            1.0 => None,
+            _ => Some(on(g, &device, |g| g.constant("share", start))?),
         });
     }
     // The gradient by the handle is the sum of that by the value and those by rows that were looked up through the handle.

@@ -8,7 +8,7 @@ use meshtf_graph::variable::ops::on;
 use meshtf_graph::{Graph, GraphBuilder, Node, NodeId, Output};
 use meshtf_tensor::failure::Result;
 
-use super::job::{CHECK_GRADIENT, TrainingGraph, name_of_next};
+use super::job::{BATCH, CHECK_GRADIENT, TrainingGraph, name_of_next};
 
 /// The nodes that find the first value that is not finite.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,10 @@ pub struct FiniteCheck {
 /// Those of adding nodes.
 pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
     let graph = job.graph.clone();
-    let taken: Vec<Vec<NodeId>> = (0..job.queues.len()).map(|replica| takers(&graph, replica)).collect();
+    let taken: Vec<Vec<NodeId>> = match job.pipeline {
+        Some(_) => vec![(0..job.queues[0].feeds.len()).filter_map(|k| graph.find(&format!("{BATCH}{k}"))).collect()],
+        None => (0..job.queues.len()).map(|replica| takers(&graph, replica)).collect(),
+    };
     let ends: HashSet<NodeId> = taken.iter().flatten().copied().collect();
     let inside = within_flow(&graph);
     let mut g = GraphBuilder::from(graph.clone());
@@ -125,7 +128,7 @@ fn add_before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>, seen: &mut [b
 }
 
 /// By node: whether it is within a loop or a branch.
-fn within_flow(graph: &Graph) -> Vec<bool> {
+pub(crate) fn within_flow(graph: &Graph) -> Vec<bool> {
     let begins = |node: &Node| matches!(node.op.role, Role::Enter | Role::Switch);
     let ends = |node: &Node| matches!(node.op.role, Role::Exit | Role::Merge);
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];

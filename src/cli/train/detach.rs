@@ -24,7 +24,7 @@ use crate::cli::launching::Launching;
 use crate::cli::reach::Reached;
 use crate::cli::signals::interrupted;
 use crate::cli::states::{Dedicated, check_folder, dedicate};
-use crate::cli::{Exit, Outcome, Trouble, output};
+use crate::cli::{Exit, Outcome, Trouble, output, stages};
 
 /// The interval of saved states if none is given: whoever began it cannot see that its node ends.
 const EVERY: Duration = Duration::from_secs(600);
@@ -139,6 +139,7 @@ async fn launch(args: &Args, ready: Ready, reached: &Reached, (launching, attemp
     }
     if !args.quiet {
         eprintln!("{}", summary::size(&trainer));
+        trainer.pipeline().into_iter().flat_map(stages::as_lines).for_each(|line| eprintln!("{line}"));
     }
     let every = args.every.and_then(|every| match every {
         Every::Steps(steps) => Some(SavedEvery::Steps(steps)),

@@ -8,13 +8,14 @@ use meshtf_train::model::Value;
 use super::*;
 
 /// The numbers of workers and of tasks of job `ps`, the update mode, and how many workers may be late.
-const LAYOUTS: [(usize, usize, UpdateMode, usize); 6] = [
+const LAYOUTS: [(usize, usize, UpdateMode, usize); 7] = [
     (0, 0, UpdateMode::Sync, 0),
     (2, 1, UpdateMode::Sync, 0),
     (2, 0, UpdateMode::Mirrored, 0),
     (2, 1, UpdateMode::Async, 0),
     (3, 1, UpdateMode::Sync, 1),
     (2, 0, UpdateMode::Local, 0),
+    (1, 0, UpdateMode::Pipeline, 0),
 ];
 
 fn laid_out(mut sections: Sections, layout: (usize, usize, UpdateMode, usize)) -> Sections {

@@ -317,6 +317,43 @@ fn every_fault_says_where_and_what_would_be_right() {
             "$.train",
             "\"mode\" is sync",
         ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "microbatches": 4}"#,
+            "$.train",
+            "are the parts of a batch in mode pipeline, and \"mode\" is sync",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "mode": "pipeline"}"#,
+            "$.train",
+            "mode pipeline needs \"workers\"",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "pipeline"}"#,
+            "$.train",
+            "each stage has its variables on its worker: leave \"ps\" out",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "backup": 1, "mode": "pipeline"}"#,
+            "$.train",
+            "an update needs every worker's stage: leave \"backup\" out",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": {"min": 1, "max": 2}, "mode": "pipeline"}"#,
+            "$.train",
+            "a stage that no other has: state one number of \"workers\"",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "mode": "pipeline", "staleness": 1}"#,
+            "$.train",
+            "one update on all workers: leave \"staleness\" out",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 257, "mode": "pipeline"}"#,
+            "$.train",
+            "257 stages in mode pipeline; expected at most 256",
+        ),
+        (r#"{"microbatches": 0}"#, "$.train.microbatches", "at least 1"),
+        (r#"{"microbatches": 1025}"#, "$.train.microbatches", "1025 micro-batches; expected 1 to 1024"),
         (r#"{"staleness": 0}"#, "$.train.staleness", "at least 1"),
         (r#"{"staleness": 1025}"#, "$.train.staleness", "1025 steps; a worker may be ahead by 1 to 1024"),
         (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
@@ -443,4 +480,24 @@ fn workers_may_make_rounds_of_their_own() {
     let stated = read(r#", "local": {"steps": 500, "rate": 1, "momentum": 0, "exchange": "float32"}"#).local;
     let wanted = LocalSection { steps: 500, rate: 1.0, momentum: 0.0, exchange: Exchange::Float32 };
     assert_eq!(stated, wanted);
+}
+
+#[test]
+fn a_batch_may_go_through_stages_in_parts() {
+    let read = |source: &str, train: &str| {
+        let text = format!(
+            r#"{{"data": {{"feed": {{"x": {source}}}, "batch": 32}},
+                "train": {{"loss": "l", "optimizer": "adam", "rate": 0.1, "steps": 9, "workers": 3, "mode": "pipeline"{train}}}}}"#
+        );
+        super::read(&text)
+    };
+    let train = read(r#""x.npy""#, "").unwrap().train;
+    assert_eq!((train.mode, train.microbatches), (UpdateMode::Pipeline, None));
+    assert_eq!((train.rows(32), train.drawn(32), train.microbatch_sizes(32).unwrap().len()), (Ok(32), Ok(32), 12));
+    assert!((train.needed(), train.least(), train.is_elastic()) == (3, 3, false));
+    let train = read(r#""x.npy""#, r#", "microbatches": 5"#).unwrap().train;
+    assert_eq!(train.microbatch_sizes(32).unwrap(), [7, 7, 6, 6, 6]);
+    let refused = read(r#"{"on_workers": "x.npy"}"#, "").unwrap_err();
+    assert_eq!(refused.path, "$.data.feed.x");
+    assert!(refused.why.contains("name the file alone, without \"on_workers\""), "{refused}");
 }

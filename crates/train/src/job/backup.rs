@@ -33,7 +33,7 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     let mut found = Vec::with_capacity(replicas.count());
     for i in 0..replicas.count() {
         let loss = replicas.outputs(g, &train.loss, &[i])?[0];
-        found.push(gradients_of_share(g, &[loss], 1, &trained)?);
+        found.push(gradients_of_share(g, &[loss], 1.0, &trained)?);
     }
     let mut gradients = Vec::with_capacity(trained.len());
     for (i, (variable, like)) in trained.iter().zip(&found[0]).enumerate() {

@@ -38,7 +38,7 @@ pub(super) fn add(
     for (i, variables) in own.iter().enumerate() {
         let of_replica: Vec<Variable> = places.iter().map(|&k| variables[k].clone()).collect();
         let loss = replicas.outputs(g, &train.loss, &[i])?[0];
-        found.push(gradients_of_share(g, &[loss], count, &of_replica)?);
+        found.push(gradients_of_share(g, &[loss], 1.0 / count as f64, &of_replica)?);
         trained.push(of_replica);
     }
     let changed = changed_in_steps(graph, train)?;

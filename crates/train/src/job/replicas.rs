@@ -8,7 +8,9 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::literal::convert_feed;
 use meshtf_tensor::{DType, Tensor};
 
+use super::microbatches::{Cut, written_once};
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
+use super::units::loops;
 use super::worker_file::Held;
 use super::{FedPlaceholder, REPLICA, homes_on};
 use crate::file::{TrainSection, UpdateMode};
@@ -17,19 +19,21 @@ use crate::file::{TrainSection, UpdateMode};
 const APART: i64 = 0x5851_F42D_4C95_7F2D;
 
 /// The prefix of the name of the node with which a node is colocated.
-const COLOCATED: &[u8] = b"loc:@";
+pub(super) const COLOCATED: &[u8] = b"loc:@";
 
 /// A model of which each worker has a replica.
 pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
     pub train: &'a TrainSection,
     pub parts: &'a [FedPlaceholder],
-    /// By replica: the number of its task of job `worker`.
-    tasks: &'a [usize],
+    /// By replica, or by stage: the number of its task of job `worker`.
+    pub tasks: &'a [usize],
     /// By node: whether each replica has a copy.
     pub is_copied: Vec<bool>,
     /// By node: whether it is random, with other numbers in other replicas.
-    is_drawn: Vec<bool>,
+    pub is_drawn: Vec<bool>,
+    /// In mode pipeline: the stages, and the micro-batches, each of which has a replica.
+    pub cut: Option<Cut>,
     /// Whether the graph's original nodes are kept in addition to those of the replicas.
     stays: bool,
 }
@@ -68,18 +72,34 @@ impl<'a> Replicas<'a> {
                 depends
             }
             UpdateMode::Sync | UpdateMode::Async => dependent(own),
+            UpdateMode::Pipeline => {
+                // Of a loop, each micro-batch has all nodes or none.
+                let mut own: Vec<NodeId> = own.into_iter().chain(written_once(graph)).collect();
+                let loops = loops(graph);
+                loop {
+                    let depends = dependent(own.clone());
+                    let mut is_partly = vec![false; graph.len()];
+                    (0..graph.len()).filter(|&at| depends[at]).for_each(|at| is_partly[loops[at]] = true);
+                    let others = graph.nodes().map(|(id, _)| id);
+                    let before = own.len();
+                    own.extend(others.filter(|id| is_partly[loops[id.index()]] && !depends[id.index()]));
+                    if own.len() == before {
+                        break depends;
+                    }
+                }
+            }
             UpdateMode::Mirrored | UpdateMode::Local => {
                 // A placeholder that a step feeds in addition to the data is fed once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()
             }
         };
-        Replicas { graph, train, parts, tasks, is_copied, is_drawn, stays }
+        Replicas { graph, train, parts, tasks, is_copied, is_drawn, cut: None, stays }
     }
 
     /// The number of replicas.
     pub fn count(&self) -> usize {
-        self.train.workers.max(1)
+        self.cut.as_ref().map_or(self.train.workers.max(1), |cut| cut.sizes.len())
     }
 
     /// The name of a tensor, or of a node, in a replica.
@@ -122,6 +142,9 @@ impl<'a> Replicas<'a> {
     /// The nodes of all replicas. Each replica takes batches of `rows` rows from a separate queue with a capacity of
     /// `capacity` of them.
     pub fn nodes(&self, rows: usize, capacity: usize) -> Result<Filled> {
+        if let Some(cut) = &self.cut {
+            return self.in_stages(cut, capacity);
+        }
         let all = self.graph.to_defs();
         let mut loads = vec![0usize; self.train.ps];
         let mut defs = Vec::with_capacity(all.len());
@@ -261,7 +284,7 @@ fn drawn(graph: &Graph, train: &TrainSection) -> Vec<bool> {
 }
 
 /// A random node of a replica, with different seeds if the original specifies any; or the replica's index.
-fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
+pub(super) fn drawn_for(replica: usize, node: &Node, mut def: NodeDef) -> Result<NodeDef> {
     if node.op.role == Role::Const {
         def.attrs.set("value", Attr::Tensor(convert_feed(Tensor::scalar(replica as i64), node.outputs[0].dtype)?));
         return Ok(def);
@@ -301,6 +324,6 @@ pub(super) fn within(device: &str, job: &str, task: usize) -> Result<String> {
     Ok(DeviceSpec { job: Some(job.to_owned()), task: Some(task as u32), ..spec }.to_string())
 }
 
-fn spec(device: &str) -> Result<DeviceSpec> {
+pub(super) fn spec(device: &str) -> Result<DeviceSpec> {
     device.parse().map_err(|error: meshtf_tensor::device::NameError| Failure::invalid(error.to_string()))
 }

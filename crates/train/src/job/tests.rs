@@ -1,5 +1,7 @@
 //! Tests of the placement of a training's nodes, and of rejected input. Its results are tested in `src/exec/tests/train.rs`.
 
+mod pipeline;
+
 use super::*;
 use crate::file;
 
