@@ -128,7 +128,8 @@ pub(super) async fn plan(args: Args) -> Outcome {
     reached.close().await;
     let plan = plan?;
     let pipeline = match args.graph.whole_training() {
-        Ok(Some((graph, sections))) => meshtf_train::job::in_pipeline(&graph, &sections)?,
+        // A section that cannot be trained is `train`'s to report.
+        Ok(Some((graph, sections))) => meshtf_train::job::in_pipeline(&graph, &sections).ok().flatten(),
         _ => None,
     };
     let totals = totals(&plan, &graph, &facts);

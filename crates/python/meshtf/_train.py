@@ -119,15 +119,15 @@ def train(
     from a state of its `checkpoint` has that one's.
 
     The gradients are computed by `workers` tasks ``/job:worker``, and the variables are on `ps` tasks ``/job:ps``, of `mesh` or
-    in this process. `mode` is ``"sync"``, ``"async"``, ``"mirrored"``, ``"local"`` or ``"pipeline"``. In mode ``"local"`` each worker
-    takes whole batches and has all variables, and `local` has the rounds after which they average, such as ``{"steps": 50,
-    "exchange": "int8"}``; all intervals in steps or epochs are rounded up to whole rounds, and a stop comes after a round. In mode
-    ``"pipeline"`` each worker has a stage of the model, with its variables, and a batch goes through the stages in `microbatches`
-    parts (None: four for each worker). There is a record after each `record` steps, or after each ``"epoch"``: by default, 20 in all. Callbacks are each a `Callback`, or a function that is
-    called with the step and the values of each record and evaluation; one that returns True stops the training. States are
-    saved in the folder `checkpoint`, every `save_every` steps, and at the end, from which a later call continues (`resume`:
-    True if there must be one, False if there must be none). Ctrl-C stops a training with a checkpoint after the step under
-    way, saves that, and raises KeyboardInterrupt.
+    in this process. `mode` is ``"sync"``, ``"async"``, ``"mirrored"``, ``"local"`` or ``"pipeline"``. In mode ``"local"`` each
+    worker takes whole batches and has all variables, and `local` has the rounds after which they average, such as ``{"steps":
+    50, "exchange": "int8"}``; all intervals in steps or epochs are rounded up to whole rounds, and a stop comes after a round.
+    In mode ``"pipeline"`` each worker has a stage of the model, with its variables, and a batch goes through the stages in
+    `microbatches` parts (None: four for each worker). There is a record after each `record` steps, or after each ``"epoch"``:
+    by default, 20 in all. Callbacks are each a `Callback`, or a function that is called with the step and the values of each
+    record and evaluation; one that returns True stops the training. States are saved in the folder `checkpoint`, every
+    `save_every` steps, and at the end, from which a later call continues (`resume`: True if there must be one, False if there
+    must be none). Ctrl-C stops a training with a checkpoint after the step under way, saves that, and raises KeyboardInterrupt.
     `progress` shows a bar, tqdm's if that is installed. The optimizers and their numbers are those of `Graph.minimize`.
 
     >>> import meshtf, numpy as np

@@ -209,8 +209,8 @@ pub fn job_on(
     }
     let constants: Vec<&str> = sections.data.constants.iter().map(|(name, _)| name.as_str()).collect();
     let mut replicas = Replicas::of(&graph, train, parts, &constants, tasks);
+    train.check_pipeline()?;
     if train.mode == UpdateMode::Pipeline {
-        train.check_pipeline()?;
         replicas.cut = Some(Cut::of(&replicas, &constants, sections.data.batch)?);
     }
     let Filled { mut defs, queues, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;

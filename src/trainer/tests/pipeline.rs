@@ -122,6 +122,13 @@ async fn steps_are_those_of_one_worker() {
 /// A loop runs for each micro-batch by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn loops_are_apart() {
+    // More iterations than run in parallel, too.
+    for iterations in [3, 40] {
+        loops_of(iterations).await;
+    }
+}
+
+async fn loops_of(iterations: usize) {
     let graph = || {
         let text = r#"{"version": 1,
             "variables": {"w": {"shape": [3], "initial": "ones"}, "v": {"shape": [3], "initial": "ones"}},
@@ -137,11 +144,12 @@ async fn loops_are_apart() {
                 "m0": {"op": "Merge", "inputs": ["count", "n0"]}, "m1": {"op": "Merge", "inputs": ["value", "n1"]},
                 "less": {"op": "Less", "inputs": ["m0", "three"]}, "go": {"op": "LoopCond", "inputs": ["less"]},
                 "s0": {"op": "Switch", "inputs": ["m0", "go"]}, "s1": {"op": "Switch", "inputs": ["m1", "go"]},
-                "more": {"op": "AddV2", "inputs": ["s0:1", "one"]}, "squared": {"op": "Square", "inputs": ["s1:1"]},
+                "more": {"op": "AddV2", "inputs": ["s0:1", "one"]}, "squared": {"op": "Tanh", "inputs": ["s1:1"]},
                 "n0": {"op": "NextIteration", "inputs": ["more"]}, "n1": {"op": "NextIteration", "inputs": ["squared"]},
                 "end": {"op": "Exit", "inputs": ["s1"]},
                 "product": {"op": "Mul", "inputs": ["end", "v"]},
                 "loss": {"op": "Mean", "inputs": ["product", [0, 1]]}}}"#;
+        let text = text.replace(r#""inputs": [3]"#, &format!(r#""inputs": [{iterations}]"#));
         let program = meshtf_graph::read(text.as_bytes()).unwrap();
         (Graph::new(program.nodes).unwrap(), program.init)
     };
@@ -155,7 +163,7 @@ async fn loops_are_apart() {
     let one = trained(graph().0, words(6), sections(0, UpdateMode::Sync), &Options::default()).await;
     for workers in [1, 2] {
         let own = trained(graph().0, words(6), sections(workers, UpdateMode::Pipeline), &Options::default()).await;
-        assert_same(&format!("{workers} stages"), &one, &own);
+        assert_same(&format!("{workers} stages, {iterations} iterations"), &one, &own);
     }
 }
 

@@ -40,6 +40,10 @@ pub(super) struct Cut {
 impl Cut {
     pub fn of(replicas: &Replicas, constants: &[&str], batch: usize) -> Result<Cut> {
         let Replicas { graph, train, parts, tasks, is_copied, .. } = replicas;
+        if let Some(part) = parts.iter().find(|part| part.there.is_some()) {
+            let why = format!("the examples of {} are on the workers; in mode pipeline, examples are fed", part.name);
+            return Err(Failure::invalid(why));
+        }
         let sizes = train.microbatch_sizes(batch)?;
         let stages = Stages::of(graph, train, parts, (&is_copied[..], tasks), constants, sizes[0])?;
         Ok(Cut { stages, sizes })

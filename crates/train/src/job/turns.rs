@@ -1,8 +1,8 @@
 //! The order of the turns of each stage: forward and backward computations of micro-batches, one after the other.
 //!
 //! 1F1B with a flush after each batch (PipeDream-Flush: Narayanan et al., 2021, arXiv:2006.09503): stage `s` of `S` begins with
-//! `S - s` forward turns, and then a backward turn makes room for each further forward turn. So it has the values of `S - s`
-//! micro-batches at most. Control inputs keep the order: what begins a turn waits for what ends the one before.
+//! `S - s` forward turns, and then a backward turn makes room for each further forward turn. So it has its own values of
+//! `S - s` micro-batches at most. Control inputs keep the order: what begins a turn waits for what ends the one before.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,6 +33,10 @@ pub(super) fn turns(stage: usize, stages: usize, microbatches: usize) -> Vec<Tur
     all
 }
 
+/// The stacks that a gradient adds around a loop: the loop of the forward turn puts its values into them, and may not wait for
+/// what comes after it.
+const STACKS: [&str; 2] = ["Stack", "StackV2"];
+
 /// The nodes of a turn.
 pub(super) type Nodes = Vec<NodeId>;
 
@@ -53,7 +57,10 @@ pub(super) fn in_order(g: &mut GraphBuilder, device: &str, turns: &[Nodes]) -> R
     let mut last: Option<Output> = None;
     for pair in turns.windows(2) {
         let ends = ends(&graph, &pair[0], is_end);
-        let begins = begins(&graph, &pair[1], |id| is_end(id) && !graph.node(id).op.role.is_control_flow());
+        let begins = begins(&graph, &pair[1], |id| {
+            let op = graph.node(id).op;
+            is_end(id) && !op.role.is_control_flow() && !STACKS.contains(&op.name)
+        });
         let ended = on(g, device, |g| {
             let node = g.op("NoOp").name("train/turn_ended");
             let node = ends

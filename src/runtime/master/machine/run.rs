@@ -5,7 +5,7 @@ mod again;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use meshtf_graph::plan::Signature;
+use meshtf_graph::plan::{Mode, Signature};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Reason, Result, Stage};
@@ -153,9 +153,15 @@ impl ClientRun {
     /// The number of steps that may be open.
     fn window(&self) -> u64 {
         match (&self.feeds, &self.parts[..]) {
-            (Feeds::Same(_), [part]) if self.together && part.pieces.len() == 1 => WINDOW_ALONE,
+            // Values of fetches would wait on the way, as many as steps are open.
+            (Feeds::Same(_), [part]) if self.together && part.pieces.len() == 1 && self.has_no_values() => WINDOW_ALONE,
             _ => WINDOW,
         }
+    }
+
+    /// Whether its steps end without fetches and traces.
+    fn has_no_values(&self) -> bool {
+        self.signature.fetches.is_empty() && self.signature.mode == Mode::Whole
     }
 
     /// Opens the window as far as possible.
@@ -408,7 +414,8 @@ impl Machine {
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds,
             fills: plan.fills,
-            together: self.guard.is_none() && ask.every == 0 && !ask.watched,
+            // Followers are told of each step.
+            together: self.guard.is_none() && ask.every == 0 && !ask.watched && !self.tells_steps,
             ahead: 0,
             every: ask.every,
             told: ask.watched.then_some(now),

@@ -90,7 +90,7 @@ fn a_plan_by_cost_is_changed_between_runs_if_a_task_that_joins_makes_steps_short
     let first = number(&first);
     assert!(script.runs(2, first, 0).0.is_none(), "it has just been made");
     let piece = PieceId { session: SessionId(7), number: 0 };
-    script.on(SessionEvent::Done { piece, step: 1, tensors: vec![Tensor::scalar(1f32)] }, 0);
+    script.on(SessionEvent::Done { piece, step: 1, count: 1, tensors: vec![Tensor::scalar(1f32)] }, 0);
     script.cluster = mesh(2);
     // The comparison is made beside the run that asks for it.
     let (of, sent) = script.runs(3, first, 6 * SECOND);
@@ -100,7 +100,7 @@ fn a_plan_by_cost_is_changed_between_runs_if_a_task_that_joins_makes_steps_short
     let sent = script.on(SessionEvent::Compared { of, plan, cluster: &cluster }, 6 * SECOND);
     assert_eq!(sent.iter().map(|(to, _)| to.as_str()).collect::<Vec<_>>(), ["worker 0", "worker 1"], "{sent:?}");
     assert!(script.machine.take_happened().is_empty(), "it waits for its workers");
-    script.on(SessionEvent::Done { piece, step: 2, tensors: vec![Tensor::scalar(1f32)] }, 6 * SECOND);
+    script.on(SessionEvent::Done { piece, step: 2, count: 1, tensors: vec![Tensor::scalar(1f32)] }, 6 * SECOND);
     let (of, ran) = script.runs(4, first, 7 * SECOND);
     assert!(of.is_none());
     assert_eq!(started(&ran), [("worker 0", 3, 1)], "until then the one that there is runs on");
@@ -108,7 +108,8 @@ fn a_plan_by_cost_is_changed_between_runs_if_a_task_that_joins_makes_steps_short
     let events: Vec<String> = script.machine.take_happened().iter().map(Event::to_string).collect();
     assert!(events.iter().any(|event| event.contains("/job:t/task:1/device:CPU:0")), "{events:?}");
     // Until the run ends, its pieces stay; its client is asked to prepare the plan again for the next run.
-    let ended = script.on(SessionEvent::Done { piece, step: 3, tensors: vec![Tensor::scalar(1f32)] }, 8 * SECOND);
+    let ended =
+        script.on(SessionEvent::Done { piece, step: 3, count: 1, tensors: vec![Tensor::scalar(1f32)] }, 8 * SECOND);
     let is_forgotten = |(_, message): &(Peer, Message)| matches!(message, Message::ToWorker(ToWorker::Forget { .. }));
     assert!(ended.iter().any(is_forgotten), "{ended:?}");
     let (_, refused) = script.runs(5, first, 8 * SECOND);

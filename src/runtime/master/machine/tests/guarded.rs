@@ -114,6 +114,11 @@ impl Script {
     /// The plan for `fetch` of fed `x`, of the session's graph or of one of its own.
     pub fn planned(&mut self, fetch: &str, is_alone: bool, now: Nanos) -> (u32, Vec<PieceId>) {
         let signature = Signature { feeds: vec!["x".into()], fetches: vec![fetch.into()], ..Signature::default() };
+        self.planned_for(signature, is_alone, now)
+    }
+
+    /// The same for a signature.
+    pub fn planned_for(&mut self, signature: Signature, is_alone: bool, now: Nanos) -> (u32, Vec<PieceId>) {
         let (request, cluster) = (RequestId(1), self.cluster.clone());
         let graph = || Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
         let alone = is_alone.then(|| AloneGraph { graph: graph(), constants: Stock::default() });
