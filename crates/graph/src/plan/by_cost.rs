@@ -69,7 +69,7 @@ pub struct ByCost {
     pub homes: BTreeMap<String, DeviceName>,
     /// The devices of nodes in a plan that runs, by the nodes' names: another choice is made only if it saves more within a
     /// minute of steps than the change costs, and at least a tenth of a step; or if less memory is lacking then, by a tenth of
-    /// what is stored. Empty for a first plan.
+    /// all variables and constants. Empty for a first plan.
     pub placed: BTreeMap<String, DeviceName>,
     /// The measured links of the master's task with others.
     pub links: BTreeMap<Task, LinkRate>,
@@ -244,9 +244,9 @@ pub(super) fn choose(
     Some(Chosen { of_node, estimate: Estimate { step, interval, alone, before, devices, path, next } })
 }
 
-/// Whether a plan that runs on some devices is to be changed to others: for memory, if at least a tenth of what is stored is
+/// Whether a plan that runs on some devices is to be changed to others: for memory, if at least a tenth of all that is stored is
 /// lacking less, or since its steps then save more than the change costs. The memory is that of the whole graph, the time that
-/// of the step. What is stored elsewhere then counts as sent by the master.
+/// of the step. Variables and constants that are elsewhere then count as sent by the master.
 fn pays<'a>(
     (problem, player): (&'a Problem, &mut Player<'a>),
     step: &Problem,

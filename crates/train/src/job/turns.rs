@@ -34,7 +34,7 @@ pub(super) fn turns(stage: usize, stages: usize, microbatches: usize) -> Vec<Tur
 }
 
 /// The stacks that a gradient adds around a loop: the loop of the forward turn puts its values into them, and may not wait for
-/// what comes after it.
+/// the turns after it.
 const STACKS: [&str; 2] = ["Stack", "StackV2"];
 
 /// The nodes of a turn.

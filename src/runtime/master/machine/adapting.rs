@@ -16,8 +16,7 @@ use meshtf_tensor::device::DeviceName;
 use meshtf_tensor::failure::Result;
 
 use super::plans::Prepared;
-use super::register::meets;
-use super::run::apart;
+use super::register::{apart, meets};
 use super::{Machine, Nanos, Of, ToPlan};
 use crate::protocol::Cluster;
 use crate::protocol::event::Event;

@@ -156,6 +156,16 @@ pub(super) fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     between.collect()
 }
 
+/// The first pair of tasks that have to exchange values and cannot: the one that reports it, and the one that it cannot reach.
+pub(super) fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
+    meets.iter().find_map(|(from, to)| cluster.are_apart(from, to))
+}
+
+pub(super) fn out_of_reach(from: &Task, to: &Task) -> Failure {
+    let why = format!("{} cannot reach {}, though both are up", from.short(), to.short());
+    Failure::new(Code::Unavailable, why).on_task(&from.to_string())
+}
+
 /// The ops that wait for room.
 const FILLING: [&str; 7] = [
     "MapStage",

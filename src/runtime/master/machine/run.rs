@@ -16,6 +16,7 @@ use super::feeds::{self, Feeds};
 use super::guard::Guard;
 use super::history::History;
 use super::plans::{FeedWay, Part, Prepared, gone};
+use super::register::{apart, out_of_reach};
 use super::{Machine, Nanos, Sends, lost};
 use crate::protocol::event::Event;
 use crate::protocol::runs::StepTimes;
@@ -152,16 +153,12 @@ impl Runs {
 impl ClientRun {
     /// The number of steps that may be open.
     fn window(&self) -> u64 {
+        // Values would wait on the way, as many as steps are open.
+        let has_no_values = self.signature.fetches.is_empty() && self.signature.mode == Mode::Whole;
         match (&self.feeds, &self.parts[..]) {
-            // Values of fetches would wait on the way, as many as steps are open.
-            (Feeds::Same(_), [part]) if self.together && part.pieces.len() == 1 && self.has_no_values() => WINDOW_ALONE,
+            (Feeds::Same(_), [part]) if self.together && part.pieces.len() == 1 && has_no_values => WINDOW_ALONE,
             _ => WINDOW,
         }
-    }
-
-    /// Whether its steps end without fetches and traces.
-    fn has_no_values(&self) -> bool {
-        self.signature.fetches.is_empty() && self.signature.mode == Mode::Whole
     }
 
     /// Opens the window as far as possible.
@@ -593,14 +590,4 @@ impl Machine {
         let before = self.runs.runs.get(&first).map_or(0, |run| run.before);
         self.fail_or_go_back(first, &Failure { stage: Stage::InStep(step - first + 1 + before), ..failure });
     }
-}
-
-/// The first pair of tasks that have to exchange values and cannot: the one that reports it, and the one that it cannot reach.
-pub(super) fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
-    meets.iter().find_map(|(from, to)| cluster.are_apart(from, to))
-}
-
-fn out_of_reach(from: &Task, to: &Task) -> Failure {
-    let why = format!("{} cannot reach {}, though both are up", from.short(), to.short());
-    Failure::new(Code::Unavailable, why).on_task(&from.to_string())
 }
