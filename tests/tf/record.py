@@ -176,9 +176,16 @@ def main():
     total, wrong = 0, []
     # Two that write the same file take turns.
     jobs = options.jobs if options.check else 1
-    for (path, _), (count, differs) in zip(tasks, in_processes(check if options.check else record, tasks, jobs)):
-        print(f"{'FAILED' if differs else 'ok':6}  {count:5}  {os.path.relpath(path, PROJECT)}", flush=True)
+    late = []
+    for task, (count, differs) in zip(tasks, in_processes(check if options.check else record, tasks, jobs)):
+        # TensorFlow's own threads may have been late: a session is asked once more, alone.
+        is_late = differs and options.check and kind_of(task[0]) == "session"
+        late += [task] if is_late else []
+        wrong += [] if is_late else differs
         total += count
+        print(f"{'late' if is_late else 'FAILED' if differs else 'ok':6}  {count:5}  {os.path.relpath(task[0], PROJECT)}", flush=True)
+    for (path, _), (count, differs) in zip(late, in_processes(check, late, 1)):
+        print(f"{'FAILED' if differs else 'ok':6}  {count:5}  {os.path.relpath(path, PROJECT)}, alone", flush=True)
         wrong += differs
     for line in wrong:
         print(line if len(line) < 400 else line[:400] + " …")
