@@ -8,10 +8,10 @@
 
 use std::collections::HashSet;
 
-use meshtf_graph::{Attrs, NodeDef, NodeId, split_tensor_name};
+use meshtf_graph::{NodeDef, NodeId, split_tensor_name};
 use meshtf_tensor::failure::Result;
 
-use super::replicas::{Replicas, dependent, prefix_of, renamed_classes};
+use super::replicas::{Replicas, dependent, output_of, pass_on, prefix_of, rename};
 use super::worker_file::Held;
 use crate::file::UpdateMode;
 
@@ -36,7 +36,7 @@ impl Elsewhere {
             _ => return tensor.to_owned(),
         };
         let name = prefix + name;
-        if port == 0 { name } else { format!("{name}:{port}") }
+        output_of(name, port)
     }
 }
 
@@ -73,19 +73,11 @@ impl Replicas<'_> {
                 if self.train.workers > 0 {
                     def.device = self.on_worker(&def.device, worker)?;
                 }
-                for input in &mut def.inputs {
-                    *input = match input.strip_prefix('^') {
-                        Some(name) => format!("^{}", named(name)),
-                        None => named(input),
-                    };
-                }
-                renamed_classes(&mut def, named);
+                rename(&mut def, named);
                 let part = self.parts.iter().zip(held.get(worker).into_iter().flatten());
                 let mut part = part.filter_map(|(part, held)| Some((part, held.as_ref()?)));
                 if let Some((part, held)) = part.find(|(part, _)| part.name == node.name) {
-                    def.op = "Identity".to_owned();
-                    def.inputs = vec![held.all.clone()];
-                    def.attrs = Attrs::from([("T", part.dtype.into())]);
+                    pass_on(&mut def, held.all.clone(), part.dtype);
                 }
                 defs.push(def);
             }

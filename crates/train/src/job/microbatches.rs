@@ -8,7 +8,7 @@ use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::{DType, PartialShape, Tensor};
 
 use super::queue::{QueueNodes, name_of_next, queue};
-use super::replicas::{Filled, Replicas, drawn_for, renamed_classes, spec, within};
+use super::replicas::{Filled, Replicas, drawn_for, output_of, pass_on, rename, spec, within};
 use super::stages::{Stage, Stages};
 use super::{Drain, FedPlaceholder};
 use crate::file::{Sections, UpdateMode, bubble};
@@ -148,16 +148,10 @@ impl Replicas<'_> {
             def.device = self.device_in(cut, id)?;
         }
         if let Some(k) = self.parts.iter().position(|part| part.name == node.name) {
-            def.op = "Identity".to_owned();
-            def.inputs = vec![if m == 0 { split(k) } else { format!("{}:{m}", split(k)) }];
-            def.attrs = Attrs::from([("T", self.parts[k].dtype.into())]);
+            pass_on(&mut def, output_of(split(k), m as u32), self.parts[k].dtype);
             return Ok(def);
         }
-        for input in &mut def.inputs {
-            let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
-            *input = format!("{control}{}", self.named(tensor, m));
-        }
-        renamed_classes(&mut def, |name| self.named(name, m));
+        rename(&mut def, |name| self.named(name, m));
         // The loops of two copies are two loops.
         if let Ok(frame) = node.attrs.str("frame_name") {
             let own = self.prefix(m) + frame;
@@ -185,8 +179,7 @@ impl Replicas<'_> {
             defs.extend(nodes);
             for ((port, &k), feed) in own.iter().enumerate().zip(queue.feeds) {
                 feeds[k] = feed;
-                let next = name_of_next(i);
-                let next = if port == 0 { next } else { format!("{next}:{port}") };
+                let next = output_of(name_of_next(i), port as u32);
                 defs.extend(divided(&device, k, self.parts[k].dtype, next, &cut.sizes));
             }
             enqueued.push(queue.enqueue);

@@ -106,7 +106,7 @@ impl<'a> Replicas<'a> {
     pub fn named(&self, tensor: &str, replica: usize) -> String {
         let (name, port) = split_tensor_name(tensor);
         let name = if self.is_copied(name) { self.prefix(replica) + name } else { name.to_owned() };
-        if port == 0 { name } else { format!("{name}:{port}") }
+        output_of(name, port)
     }
 
     /// Whether each replica has a copy of the node of this name.
@@ -221,22 +221,15 @@ impl<'a> Replicas<'a> {
             }
         }
         if let Some(part) = self.parts.iter().position(|part| part.name == node.name) {
-            let port = if part == 0 { String::new() } else { format!(":{part}") };
-            def.op = "Identity".to_owned();
-            def.inputs = vec![format!("{}{port}", name_of_next(replica))];
-            def.attrs = Attrs::from([("T", self.parts[part].dtype.into())]);
+            pass_on(&mut def, output_of(name_of_next(replica), part as u32), self.parts[part].dtype);
             return Ok(def);
         }
-        for input in &mut def.inputs {
-            let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
-            *input = format!("{control}{}", self.named(tensor, replica));
-        }
+        rename(&mut def, |name| self.named(name, replica));
         // A variable is read once the worker's step may begin.
         let is_variable = |id: NodeId| self.graph.node(id).op.makes_variable;
         if self.stays && node.inputs.iter().any(|input| is_variable(input.node)) {
             def.inputs.push(format!("^{}", token(replica)));
         }
-        renamed_classes(&mut def, |name| self.named(name, replica));
         if node.op.makes_variable && !shared.is_empty() {
             let own = self.prefix(replica) + shared;
             def.attrs.set("shared_name", own.into());
@@ -250,8 +243,24 @@ pub(super) fn prefix_of(number: usize) -> String {
     if number == 0 { String::new() } else { format!("replica_{number}/") }
 }
 
-/// Renames the nodes with which a node is colocated.
-pub(super) fn renamed_classes(def: &mut NodeDef, named: impl Fn(&str) -> String) {
+/// The name of an output of a node.
+pub(super) fn output_of(node: String, port: u32) -> String {
+    if port == 0 { node } else { format!("{node}:{port}") }
+}
+
+/// Has the copy of a placeholder pass on another tensor.
+pub(super) fn pass_on(def: &mut NodeDef, from: String, dtype: DType) {
+    def.op = "Identity".to_owned();
+    def.inputs = vec![from];
+    def.attrs = Attrs::from([("T", dtype.into())]);
+}
+
+/// Renames the inputs of a copy, and the nodes with which it is colocated.
+pub(super) fn rename(def: &mut NodeDef, named: impl Fn(&str) -> String) {
+    for input in &mut def.inputs {
+        let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
+        *input = format!("{control}{}", named(tensor));
+    }
     if let Some(Attr::Strs(classes)) = def.attrs.get("_class") {
         let renamed = classes.iter().map(|class| {
             let with = class.strip_prefix(COLOCATED).and_then(|name| std::str::from_utf8(name).ok());
