@@ -40,12 +40,16 @@ pub(super) fn check_folder(folder: &Path, run: Option<SessionId>) -> Result<(), 
         return Err(at(&"it is a file; expected a folder"));
     }
     let has_states = states(folder).is_ok_and(|all| !all.is_empty()) || folder.join(stored::BEST_FILE).exists();
-    let of = fs::read_to_string(folder.join(OF_RUN)).ok();
-    let is_own = run.is_some_and(|run| of.is_some_and(|of| of.trim() == run.to_string()));
+    let is_own = run.is_some_and(|run| is_of(folder, run));
     match has_states && !is_own {
         true => Err(of_another(folder)),
         false => Ok(()),
     }
+}
+
+/// Whether a folder is noted as that of the states of a run.
+fn is_of(folder: &Path, run: SessionId) -> bool {
+    fs::read_to_string(folder.join(OF_RUN)).is_ok_and(|of| of.trim() == run.to_string())
 }
 
 fn of_another(folder: &Path) -> Trouble {
@@ -135,7 +139,7 @@ impl Brought {
 
     /// A training here may have taken the folder over: then its files stay as they are.
     fn check_owner(&self) -> Result<(), Trouble> {
-        match fs::read_to_string(self.folder.join(OF_RUN)).is_ok_and(|of| of.trim() == self.run.to_string()) {
+        match is_of(&self.folder, self.run) {
             true => Ok(()),
             false => Err(of_another(&self.folder)),
         }
