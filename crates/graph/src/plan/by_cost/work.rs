@@ -174,8 +174,9 @@ impl Problem {
             let name = &graph.node(id).name;
             let is_home = by_cost.homes.contains_key(name);
             if let Some(home) = by_cost.homes.get(name).or_else(|| by_cost.placed.get(name))
-                && let Some(device) = devices.iter().position(|device| device.name == *home)
+                && (is_home || stored > 0)
                 && problem.is_open[unit]
+                && let Some(device) = devices.iter().position(|device| device.name == *home)
             {
                 if is_home {
                     (problem.candidates[unit], problem.names[unit]) = (Rc::from([device]), device);
@@ -385,11 +386,11 @@ impl Problem {
         others: &[usize],
     ) -> Option<Vec<usize>> {
         let mut units = others.to_vec();
+        let places: HashMap<&DeviceName, usize> = devices.iter().map(|device| &device.name).zip(0..).collect();
         for (id, node) in graph.nodes() {
             let unit = self.jobs[self.at[id.index()]].unit;
             let Some(place) = placed.get(&node.name).filter(|_| self.is_open[unit]) else { continue };
-            let device = devices.iter().position(|device| device.name == *place);
-            units[unit] = device.filter(|&device| self.may_have(unit, device))?;
+            units[unit] = places.get(place).copied().filter(|&device| self.may_have(unit, device))?;
         }
         (!placed.is_empty()).then_some(units)
     }
