@@ -32,6 +32,12 @@ TOOLS := $(abspath $(TARGET_DIR))/tools
 DENY := PATH='$(TOOLS)/bin':"$$PATH" $(CARGO) deny
 # The crates of the project. The schema's validator is built apart: it asks dependencies for other features.
 WORKSPACE := --workspace --exclude meshtf-schema
+# Documentation, the package's last: of a re-export its page shows what the pages of the crate below have, if these are there already,
+# and cargo has no order between them.
+define document
+@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps $(WORKSPACE) --exclude meshtf $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps -p meshtf $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+endef
 
 # Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
 # other features of the crates below, and build those anew.
@@ -184,7 +190,7 @@ check: ## formatting, lints and documentation with warnings denied, the structur
 	@$(if $(FEATURES),$(CARGO) clippy --release --lib --bins $(JOBS_FLAG) -- -D warnings)
 	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS_FLAG) -- -D warnings
 	$(call say,documentation)
-	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --release --no-deps $(WORKSPACE) $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+	$(document)
 	$(call say,the public interface)
 	@python3 tests/api.py '$(TARGET_DIR)/doc/meshtf'
 	$(call say,licences and sources of the dependencies)
@@ -214,7 +220,7 @@ advisories: cargo-deny ## known faults of the dependencies, by RustSec's databas
 	@$(DENY) check --hide-inclusion-graph advisories
 
 api: ## writes docs/api.txt, the public interface, of which `make check` shows every difference
-	@$(CARGO) doc --release --no-deps -p meshtf $(FEATURES_FLAG) $(JOBS_FLAG) --quiet
+	$(document)
 	@python3 tests/api.py '$(TARGET_DIR)/doc/meshtf' --write
 
 # Each bench prints its figures; benches/report.py puts them into the tables of the page.
