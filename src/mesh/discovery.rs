@@ -19,9 +19,13 @@ pub const MAX_TARGETS: usize = 4096;
 const MAX_ADDRESSES: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause for a peer that was up until a short time ago: steps may wait for it, as after a cable was cut.
+const LONGEST_MISSED_PAUSE: Duration = Duration::from_millis(500);
+/// How long a peer is missed.
+const MISSED_FOR: Duration = Duration::from_secs(60);
 /// How long a target that refused this participant, or is this participant, is left alone.
 const DENIED_PAUSE: Duration = Duration::from_secs(30);
-/// After this many failures, a peer known only from other nodes is forgotten.
+/// After this many failures, a peer known only from other nodes is forgotten, unless it is missed.
 const HEARSAY_ATTEMPTS: u32 = 12;
 
 /// How a target became known.
@@ -182,6 +186,8 @@ struct Entry {
     addresses: Vec<Multiaddr>,
     failures: u32,
     due: Instant,
+    /// When the peer was last up.
+    up: Option<Instant>,
     dialling: bool,
     /// The peer at the address refused this participant the last time.
     denied: bool,
@@ -198,6 +204,11 @@ impl Entry {
     /// The address that the verdict is about.
     fn place(&self) -> Option<&Multiaddr> {
         self.at.as_ref().or(self.addresses.first())
+    }
+
+    /// Whether the peer was up until a short time ago.
+    fn is_missed(&self, now: Instant) -> bool {
+        self.up.is_some_and(|up| now.duration_since(up) < MISSED_FOR)
     }
 }
 
@@ -231,6 +242,7 @@ impl Discovery {
             addresses,
             failures: 0,
             due: now,
+            up: None,
             dialling: false,
             denied: false,
             verdict: Verdict::Pending,
@@ -271,7 +283,11 @@ impl Discovery {
         let mut due = Vec::new();
         for (target, entry) in &mut self.targets {
             let peer = if let Target::Peer(peer) = target { Some(*peer) } else { entry.peer };
-            if entry.dialling || entry.due > now || peer.is_some_and(|peer| is_up(&peer)) {
+            if peer.is_some_and(|peer| is_up(&peer)) {
+                entry.up = Some(now);
+                continue;
+            }
+            if entry.dialling || entry.due > now {
                 continue;
             }
             entry.dialling = true;
@@ -305,13 +321,14 @@ impl Discovery {
             }
             Err(miss) => {
                 entry.failures += 1;
-                let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(entry.failures.min(10)));
+                let longest = if entry.is_missed(now) { LONGEST_MISSED_PAUSE } else { LONGEST_PAUSE };
+                let pause = longest.min(FIRST_PAUSE * 2u32.saturating_pow(entry.failures.min(10)));
                 (if entry.denied { DENIED_PAUSE } else { pause }, miss.why)
             }
         };
         entry.due = now + pause;
         entry.outcome = Some(outcome);
-        if entry.source == Source::Hearsay && entry.failures >= HEARSAY_ATTEMPTS {
+        if entry.source == Source::Hearsay && entry.failures >= HEARSAY_ATTEMPTS && !entry.is_missed(now) {
             self.targets.remove(target);
         }
     }
@@ -480,6 +497,31 @@ mod tests {
         let later = now + Duration::from_secs(60);
         assert!(discovery.due(later, |up| *up == peer(2)).is_empty());
         assert_eq!(discovery.due(later, |_| false).len(), 1);
+    }
+
+    #[test]
+    fn one_that_was_up_until_a_short_time_ago_is_tried_after_short_pauses() {
+        let (mut discovery, start) = (Discovery::default(), Instant::now());
+        let target = Target::Peer(peer(1));
+        discovery.learn(target.clone(), vec![address("a:1")], Source::Hearsay, start);
+        discovery.due(start, |_| false);
+        discovery.outcome(&target, Ok(peer(1)), start);
+        let lost = start + Duration::from_secs(3600);
+        assert!(discovery.due(lost, |_| true).is_empty());
+        let (mut now, mut pauses) = (lost, Vec::new());
+        while now - lost < MISSED_FOR {
+            assert_eq!(discovery.due(now, |_| false).len(), 1);
+            discovery.outcome(&target, silent(), now);
+            let next = discovery.next_due(|_| false).unwrap();
+            pauses.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(pauses[..4], [200, 400, 500, 500]);
+        assert!(pauses.len() > HEARSAY_ATTEMPTS as usize && pauses.iter().all(|pause| *pause <= 500), "{pauses:?}");
+        // Nobody but others knew it, and it stayed away.
+        assert_eq!(discovery.due(now, |_| false).len(), 1);
+        discovery.outcome(&target, silent(), now);
+        assert_eq!(discovery.next_due(|_| false), None);
     }
 
     #[test]
