@@ -26,7 +26,7 @@ use self::clockwork::Clockwork;
 use self::heirs::Heirs;
 pub(crate) use self::heirs::Lost;
 use self::homes::Homes;
-use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan};
+use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan, task_gone};
 use self::placing::{Times, log_placement};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
@@ -319,8 +319,7 @@ impl Master {
             }
         }
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
-        let failure = Failure::new(Code::Unavailable, format!("task {name} is gone: {why}")).on_task(&name);
-        self.state.lose(peer, &failure);
+        self.state.lose(peer, &task_gone(&name, why));
         self.state.answer_claims(|(_, worker)| worker == peer);
     }
 }

@@ -188,6 +188,11 @@ pub(super) fn limits(of: &MasterLimits) -> [(&'static str, usize); 5] {
 /// The pieces of one worker, to be sent to it.
 type Pieces = Vec<(PieceId, Piece)>;
 
+/// The failure for steps and plans that need a task which is gone.
+pub(super) fn task_gone(task: &str, why: &str) -> Failure {
+    Failure::new(Code::Unavailable, format!("task {task} is gone: {why}")).on_task(task)
+}
+
 impl Machine {
     pub fn new(
         id: SessionId,
@@ -483,7 +488,11 @@ impl Machine {
     fn unsent(&mut self, to: &Peer, about: Subject, failure: &Failure) {
         let is_gone = failure.code == Code::Unavailable;
         match about {
-            Subject::Pieces(_) | Subject::Step(_) | Subject::Guard if is_gone => self.lose(to, failure),
+            // The link ended, which is noticed after this.
+            Subject::Pieces(_) | Subject::Step(_) | Subject::Guard if is_gone => {
+                let gone = self.plans.task_of(to).map(|task| task_gone(&task.to_string(), "its connection ended"));
+                self.lose(to, gone.as_ref().unwrap_or(failure));
+            }
             Subject::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
             Subject::Step(number) => self.unsent_step(number, failure),
             // The peer is gone; its sessions end, and it has released everything.

@@ -376,6 +376,12 @@ impl Plans {
         numbers
     }
 
+    /// The task of a worker that has a part of a plan.
+    pub fn task_of(&self, worker: &Peer) -> Option<&Task> {
+        let mut parts = self.plans.values().flat_map(|plan| plan.parts.iter());
+        parts.find(|part| part.worker == *worker).map(|part| &part.task)
+    }
+
     pub fn clear(&mut self) {
         *self = Plans { next: self.next, ..Plans::new(self.limits) };
     }

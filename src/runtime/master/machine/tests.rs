@@ -305,6 +305,21 @@ fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
 }
 
 #[test]
+fn a_step_that_cannot_be_sent_names_the_task_that_is_gone() {
+    let mut script = Script::new(0);
+    let (plan, _) = script.prepare(0);
+    script.run(plan, 4, false, 0);
+    let failure = Failure::new(Code::Unavailable, "12D3KooW is not connected");
+    let sent = script.on(SessionEvent::Unsent { to: &worker(1), about: Subject::Step(1), failure: &failure }, 0);
+    let answer = sent.iter().find_map(|(to, message)| match message {
+        Message::ToClient(ToClient::Reply { result: Err(why), .. }) if to.as_str() == "client" => Some(why),
+        _ => None,
+    });
+    let Some(why) = answer else { panic!("{sent:?}") };
+    assert_eq!((why.code, &*why.message), (Code::Unavailable, "task /job:t/task:1 is gone: its connection ended"));
+}
+
+#[test]
 fn the_same_events_at_the_same_times_send_the_same() {
     let play = || {
         let mut script = Script::new(1);
