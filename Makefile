@@ -119,7 +119,7 @@ define make_venv
 endef
 # install(folder, arguments of pip)
 define install
-	@'$(1)/bin/pip' install --quiet --retries 2 --disable-pip-version-check $(2) || \
+	@'$(1)/bin/pip' install --quiet --disable-pip-version-check $(2) || \
 		{ echo "pip cannot install $(2) into $(1): is there an index it can reach?"; exit 1; }
 endef
 
@@ -156,7 +156,7 @@ test-python: ## the Python module, from a wheel in a fresh virtual environment; 
 	@for python in $(PYTHON); do \
 		printf '%s\n' "tests of the Python module: $$("$$python" --version)"; \
 		rm -rf '$(PYTHON_DIR)/venv' && "$$python" -m venv '$(PYTHON_DIR)/venv' && \
-		'$(PYTHON_DIR)/venv/bin/pip' install --quiet --retries 2 --disable-pip-version-check '$(PYTHON_DIR)'/meshtf-*.whl $(PYTHON_EXTRA) && \
+		'$(PYTHON_DIR)/venv/bin/pip' install --quiet --disable-pip-version-check '$(PYTHON_DIR)'/meshtf-*.whl $(PYTHON_EXTRA) && \
 		'$(PYTHON_DIR)/venv/bin/python' -m unittest discover -s crates/python/tests -t crates/python/tests || exit 1; done
 	@rm -rf '$(PYTHON_DIR)/beside'
 	@if [ -e '$(TF_VENV)/ready' ]; then printf '%s\n' 'conversions of TensorFlow'"'"'s graphs'; \

@@ -35,7 +35,7 @@ start() {
     "$meshtf" node --name "$name" --listen 127.0.0.1:0 "$@" >"$log" 2>&1 &
     nodes+=($!)
     # The node prints a line when it serves.
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         if grep -q ' serves' "$log"; then
             say "$(grep -m 1 ' serves' "$log")"
             return

@@ -22,11 +22,11 @@ tasks() {
     grep -o 'job:worker/' <&3 | wc -l
     exec 3>&-
 }
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
     [ "$(tasks)" -ge 2 ] && break
     sleep 0.05
 done
-[ "$(tasks)" -ge 2 ] || { say "worker/0 does not know worker/1 after 10 s"; exit 1; }
+[ "$(tasks)" -ge 2 ] || { say "worker/0 does not know worker/1 after 60 s"; exit 1; }
 
 # serve NAME FLAG...: starts burn's own server, or the one that computes nothing.
 serve() {
@@ -35,7 +35,7 @@ serve() {
     : >"$home/$name.log"
     "$built/server" "$@" >"$home/$name.log" 2>&1 &
     nodes+=($!)
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         [ -n "$(address "$name")" ] && return
         sleep 0.05
     done

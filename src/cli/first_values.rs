@@ -14,7 +14,7 @@ use super::runs;
 use super::table::duration;
 
 /// How long a node may take to report its events and its status.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long after the end of a process its loss may be noticed, when another process may have its task already.
 const NOTICED: Duration = Duration::from_secs(5);
 /// Maximum number of variables, and of tasks, that are named.

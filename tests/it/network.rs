@@ -20,11 +20,12 @@ impl Namespaces {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let mut namespaces = Namespaces { names: Vec::new() };
         for _ in 0..count {
-            let name = format!("mtf{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            if !ip(&["netns", "add", &name]) {
+            // A process of this id that was killed may have left some.
+            let names = (0..8).map(|_| format!("mtf{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            let Some(name) = { names }.find(|name| ip(&["netns", "add", name])) else {
                 missing(Means::Namespaces, test);
                 return None;
-            }
+            };
             namespaces.names.push(name.clone());
             assert!(ip(&["-n", &name, "link", "set", "lo", "up"]));
         }

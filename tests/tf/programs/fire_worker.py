@@ -46,5 +46,5 @@ with Cluster(server_kind(), {"ps": 2, "worker": 2}, meshtf_binary()) as servers:
     trainer.watch([stays, came], lambda: stays.steps_said >= had + 3, 30, "the synchronous run goes on")
     took = time.monotonic() - began
     note(f"synchronous: goes on {took:.2f} s after the worker's return")
-    check(took < 2, took)
+    check(took < 15, took)
     trainer.finish([stays, came], 150)

@@ -109,7 +109,7 @@ entered, leave = threading.Event(), threading.Event()
 held = tf.py_func(lambda: (entered.set(), np.int64(leave.wait(60)))[1], [], tf.int64)
 with tf.Session(server.target) as session:
     try:
-        session.run(held, options=tf.RunOptions(timeout_in_ms=500))
+        session.run(held, options=tf.RunOptions(timeout_in_ms=5000))
         raise SystemExit("it did not end")
     except tf.errors.DeadlineExceededError:
         assert entered.is_set()

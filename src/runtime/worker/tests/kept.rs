@@ -146,12 +146,12 @@ fn a_holder_that_is_connected_and_silent_is_given_up_for_the_next_one() {
         (Worker::new(task, router, resources, fetch.with_max_silence(soon)), ())
     });
     let content = Content::of(&table(5));
+    // The master may wait for the client, which it gives up itself: it has far longer.
+    let since = std::time::Instant::now();
     bench.register_kept(id(1, 0), content);
     let (to, late, _) = bench.asks();
     assert_eq!(to, HOLDER);
     assert_eq!(bench.asks().0, MASTER);
-    // The master may wait for the client, which it gives up itself: it has far longer.
-    let since = std::time::Instant::now();
     let failure = bench.registered().2.unwrap_err();
     assert!(since.elapsed() >= 25 * soon, "{:?}", since.elapsed());
     assert_eq!(failure.code, Code::Unavailable, "{failure}");
