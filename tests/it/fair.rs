@@ -31,7 +31,7 @@ fn products(sandbox: &Sandbox) -> String {
 /// 128 MB that are transposed, read and summed repeatedly: work of seconds for the memory.
 fn passes(sandbox: &Sandbox) -> String {
     let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[4096, 8192], 0.5]}, "#);
-    for i in (1..=120).step_by(2) {
+    for i in (1..=240).step_by(2) {
         let (before, next) = (i - 1, i + 1);
         nodes += &format!(
             r#""t{i}": {{"op": "Transpose", "inputs": ["x{before}", [1, 0]]}},
@@ -40,7 +40,7 @@ fn passes(sandbox: &Sandbox) -> String {
                "x{next}": {{"op": "Add", "inputs": ["x{i}", "s{i}"]}}, "#
         );
     }
-    let last = r#""w": {"op": "Slice", "inputs": ["x120", [0, 0], [1, 1]]}"#;
+    let last = r#""w": {"op": "Slice", "inputs": ["x240", [0, 0], [1, 1]]}"#;
     sandbox.file("passes.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
 }
 
