@@ -60,7 +60,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Failure, counted};
 use meshtf_train::Variable;
 use meshtf_train::data::{Examples, Order};
-use meshtf_train::file::Sections;
+use meshtf_train::file::{Sections, UpdateMode};
 use meshtf_train::job::{TrainingGraph, UPDATES, job, names_of_variables};
 use meshtf_train::numerics::{Numerics, add_checks};
 
@@ -70,6 +70,8 @@ use crate::Session;
 const BLOCK_BYTES: usize = 4 << 20;
 /// Maximum number of batches that are sent at a time. Twice that number wait in a queue.
 const MAX_BLOCK: usize = 64;
+/// The same in mode local: over a slow link, a message takes as long as many steps.
+const MAX_BLOCK_OF_ROUNDS: usize = 1024;
 /// Number of saved states that are kept.
 const KEEP: usize = 3;
 
@@ -177,7 +179,7 @@ pub struct Trainer {
     classes: Vec<String>,
     chunk: Chunk,
     order: Order,
-    /// Number of batches that are sent at a time.
+    /// Maximum number of batches that are sent at a time.
     block: usize,
     steps: u64,
     /// The interval in steps at which the loss is fetched.
@@ -315,7 +317,8 @@ impl Trainer {
         }
         let model = names_of_variables(&graph);
         let stated = options::stated(&graph, &sections);
-        let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
+        let most = if sections.train.mode == UpdateMode::Local { MAX_BLOCK_OF_ROUNDS } else { MAX_BLOCK };
+        let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, most);
         let (graph, weights) = Weights::chosen(graph, options, resume)?;
         let are_all_given = weights.as_ref().is_some_and(|weights| weights.named().count() == model.len());
         let init = init_of(&graph, &sections.init, are_all_given || resume);

@@ -10,7 +10,7 @@ use meshtf_train::data::{Examples, Order};
 use super::constants::feeds;
 use super::lost::Workers;
 use super::state::blocking;
-use super::{Error, Trainer};
+use super::{Error, MAX_BLOCK, Trainer};
 use crate::Session;
 
 /// The time that a queue's room for a block of batches takes to come: for longer, the steps of a training could not stand still
@@ -172,7 +172,8 @@ impl Trainer {
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let Range { start: mut step, end } = steps;
         let mut most = self.block as u64;
-        let mut block = most;
+        // The first step does not wait for more.
+        let mut block = most.min(MAX_BLOCK as u64);
         'blocks: while step < end {
             let count = (end - step).min(block);
             let steps: Vec<u64> = (step..step + count).collect();

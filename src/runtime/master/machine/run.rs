@@ -26,7 +26,7 @@ use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToW
 const WINDOW: u64 = 32;
 /// The same of a piece that is alone, if its steps are reported together: none of its values waits elsewhere, and over a slow
 /// link a message takes as long as many steps.
-const WINDOW_ALONE: u64 = 256;
+const WINDOW_ALONE: u64 = 1024;
 /// The interval at which a client that watches a run is notified of its progress.
 const TELLS: Nanos = 100_000_000;
 /// Most runs of one session under way at once.

@@ -190,7 +190,7 @@ fn first_start(sent: &[(Peer, Message)]) -> (u64, bool) {
 fn a_piece_that_is_alone_may_be_far_ahead_if_nobody_waits_for_each_step() {
     // On one task, and on both; of a fetch, values would wait on the way.
     for (node, is_fetched, every, watched, expected) in [
-        ("w", false, 0, false, (256, true)),
+        ("w", false, 0, false, (1024, true)),
         ("w", true, 0, false, (32, true)),
         ("w", false, 1, false, (32, false)),
         ("w", false, 0, true, (32, false)),
@@ -202,15 +202,15 @@ fn a_piece_that_is_alone_may_be_far_ahead_if_nobody_waits_for_each_step() {
         let (feeds, fetches, targets) = (vec!["x".into()], names(is_fetched), names(!is_fetched));
         let signature = Signature { feeds, fetches, targets, ..Signature::default() };
         let (plan, pieces) = script.planned_for(signature, false, 0);
-        let ask = Ask { plan, steps: 1000, every, watched, feeds: vec![Tensor::scalar(7i32)] };
+        let ask = Ask { plan, steps: 4000, every, watched, feeds: vec![Tensor::scalar(7i32)] };
         let cluster = script.cluster.clone();
         let sent =
             script.on(SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster, is_comparing: false }, 0);
         assert_eq!(first_start(&sent), expected, "{node} {is_fetched} {every} {watched}");
         if let ([piece], false, 0, false) = (&pieces[..], is_fetched, every, watched) {
-            let done = |step| SessionEvent::Done { piece: *piece, step, count: 128, tensors: vec![] };
-            assert_eq!(started(&script.on(done(128), 0)), [("worker 0", 257, 128)]);
-            assert_eq!(started(&script.on(done(256), 0)), [("worker 0", 385, 128)]);
+            let done = |step| SessionEvent::Done { piece: *piece, step, count: 512, tensors: vec![] };
+            assert_eq!(started(&script.on(done(512), 0)), [("worker 0", 1025, 512)]);
+            assert_eq!(started(&script.on(done(1024), 0)), [("worker 0", 1537, 512)]);
         }
     }
 }
