@@ -334,7 +334,7 @@ fn a_machine_that_joins_takes_a_part_of_a_run_under_way_and_may_leave_it() {
     let fixed = ["submit", &graph, "--init", "--place", "auto", "--feed", "x=0.000244140625", "--guard", "0.2"];
     let client = here.start(&[&fixed[..], &["--steps", "1000000000", "--every", "1"]].concat());
     let mut last = 0u64;
-    let mut goes_on = || {
+    let mut next_step = || {
         let line = client.next_line(SOON).unwrap_or_else(|| panic!("it ended after {last}\n{}", client.stderr()));
         let value = line.trim().rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
         // 1 + 4 + 9 + … + 256, since x² is 256⁻³.
@@ -342,9 +342,11 @@ fn a_machine_that_joins_takes_a_part_of_a_run_under_way_and_may_leave_it() {
         last += 1;
         last
     };
-    // Whether the node runs steps; the run goes on meanwhile.
-    let takes_part = |task: &str, goes_on: &mut dyn FnMut() -> u64| {
-        goes_on();
+    // It has begun before another node is there.
+    while next_step() < 5 {}
+    // Whether the node runs steps; the run continues meanwhile.
+    let takes_part = |task: &str, next_step: &mut dyn FnMut() -> u64| {
+        next_step();
         let told = here.run(&["status", task, "--json"]).expect(0).json();
         let pieces = told[0]["pieces"]["items"].as_array().expect("a list");
         pieces.iter().any(|piece| piece["steps"].as_u64().is_some_and(|steps| steps > 10))
@@ -353,7 +355,7 @@ fn a_machine_that_joins_takes_a_part_of_a_run_under_way_and_may_leave_it() {
     // A process whose rates were measured while it had no processor is of no use; the next one measures its own.
     let joined = (0..4).find_map(|_| {
         let one = there.node("t/1");
-        wait_until(SOON / 3, || takes_part("t/1", &mut goes_on)).then_some(one)
+        wait_until(SOON / 3, || takes_part("t/1", &mut next_step)).then_some(one)
     });
     let joined = joined.unwrap_or_else(|| panic!("{}\n{}", told(), client.stderr()));
     assert!(
@@ -361,14 +363,14 @@ fn a_machine_that_joins_takes_a_part_of_a_run_under_way_and_may_leave_it() {
         "{}",
         told()
     );
-    // It has nothing that the others lack: they go on without it.
-    let before = goes_on();
+    // It has nothing that the others lack: they continue without it.
+    let before = next_step();
     drop(joined);
-    while goes_on() < before + 100 || !client.stderr().contains("; continued from ") {}
+    while next_step() < before + 100 || !client.stderr().contains("; continued from ") {}
     let lost = client.stderr().split("t/1 was lost at step ").nth(1).and_then(|rest| {
         let number = rest.split_once(|one: char| one != ',' && !one.is_ascii_digit())?.0.replace(',', "");
         number.parse::<u64>().ok()
     });
     let lost = lost.unwrap_or_else(|| panic!("{}", client.stderr()));
-    while goes_on() < lost + 100 {}
+    while next_step() < lost + 100 {}
 }

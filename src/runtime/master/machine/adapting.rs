@@ -6,8 +6,8 @@
 //! session's plans the least pause is twice as long, so that facts that vary move it ever more rarely. A plan that is better
 //! takes over once its pieces are registered: until then, and if a worker refuses them, the other one runs on.
 //!
-//! Runs that begin then use it. A run under way of a guarded session goes on by it from the next cut on, where none of its steps
-//! is under way. No state moves: what keeps any is on the same devices in both plans.
+//! Runs that begin then use it. A run under way of a guarded session continues with it from the next cut on, where none of its
+//! steps is under way. No state moves: what keeps any is on the same devices in both plans.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -221,7 +221,7 @@ impl Machine {
         self.runs.plans().any(|plan| self.plans.successor(plan).is_some())
     }
 
-    /// No step is under way: runs whose plan another one has taken the place of go on by that one.
+    /// No step is under way: runs whose plan another one has taken the place of continue with that one.
     pub(super) fn change_runs(&mut self) {
         if !self.is_calm() {
             return;
@@ -230,7 +230,9 @@ impl Machine {
         for run in self.runs.all() {
             let before = run.plan();
             let Some(number) = self.plans.successor(before) else { continue };
-            let Some(plan) = self.plans.get_mut(number).filter(|plan| run.goes_on_by(number, plan)) else { continue };
+            let Some(plan) = self.plans.get_mut(number).filter(|plan| run.continues_with(number, plan)) else {
+                continue;
+            };
             plan.runs += 1;
             self.guard.iter_mut().for_each(|guard| guard.cover_instead(before, number));
             left.push(before);

@@ -55,8 +55,9 @@ impl Machine {
         }
         let cost = guard.pace.after(taking.stood, (now, steps));
         guard.spacing = guard.spaced(cost, now.saturating_sub(taking.stood.0));
-        // A run that is to go on by another plan does so at a cut.
-        guard.due = if changes { now } else { guard.due.max(now.saturating_add(guard.spacing)) };
+        // Pieces of another plan were registered since: a run continues with it from the next cut on.
+        let hurries = changes && guard.complete.is_some() && !taking.is_broken();
+        guard.due = if hurries { now } else { guard.due.max(now.saturating_add(guard.spacing)) };
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;

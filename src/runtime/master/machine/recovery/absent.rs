@@ -1,5 +1,5 @@
-//! A session that is placed by cost may go on without a lost task that had no state of it: another plan does without. If there is
-//! none, or the tasks that are up lack the memory for it, the lost one is waited for as any other.
+//! A session that is placed by cost may continue without a lost task that had no state of it: another plan does without. If there
+//! is none, or the tasks that are up lack the memory for it, the lost one is waited for as any other.
 
 use meshtf_graph::plan::{PlaceBy, Plan, totals};
 use meshtf_tensor::device::Task;
@@ -37,7 +37,7 @@ impl Absent {
 }
 
 impl Recovery {
-    /// Whether the session goes on without the task of a part.
+    /// Whether the session continues without the task of a part.
     pub(super) fn leaves(&self, part: &Part, cluster: &Cluster) -> bool {
         let may_leave = matches!(self.absent, Absent::Left { .. }) && part.copied.is_empty();
         may_leave && cluster.member(&part.task).is_none()

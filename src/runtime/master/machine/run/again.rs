@@ -170,8 +170,8 @@ impl ClientRun {
         self.delivered
     }
 
-    /// Goes on by another plan of the same signature, unless a step is under way. Returns whether it does.
-    pub fn goes_on_by(&mut self, number: u32, plan: &Prepared) -> bool {
+    /// Continues with another plan of the same signature, unless a step is under way. Returns whether it does.
+    pub fn continues_with(&mut self, number: u32, plan: &Prepared) -> bool {
         if !self.open.is_empty() {
             return false;
         }

@@ -174,7 +174,7 @@ impl Play {
         play
     }
 
-    /// As [`Play::joined`], and the run goes on by the plan of both tasks.
+    /// As [`Play::joined`], and the run continues with the plan of both tasks.
     fn changed() -> Play {
         let mut play = Play::joined();
         play.register();
@@ -183,7 +183,7 @@ impl Play {
         play
     }
 
-    /// Time passes until the run goes on by a plan of both tasks.
+    /// Time passes until the run continues with a plan of both tasks.
     fn changes_run(&mut self) {
         let until = self.now + 10 * SECOND;
         while !self.runs_on(1) {
@@ -211,7 +211,7 @@ impl Play {
         self.event(SessionEvent::Down { peer: &worker(task), failure: &failure });
     }
 
-    /// The run goes on to its end, where each step's values have come once and in their order.
+    /// The run continues to its end, where each step's values have come once and in their order.
     fn ends(mut self) -> Play {
         while self.fetched.last() != Some(&STEPS) {
             assert_eq!(self.failures, [], "{:?}", self.notes);
@@ -225,7 +225,7 @@ impl Play {
 }
 
 #[test]
-fn a_run_under_way_goes_on_by_the_plan_that_pays_from_a_cut_on() {
+fn a_run_under_way_continues_with_the_plan_that_pays_from_a_cut_on() {
     let play = Play::changed();
     let before = play.fetched.len() as u64;
     let begun: Vec<_> = play.first.iter().filter(|(piece, _)| piece.number > 0).map(|(_, first)| first).collect();
@@ -256,7 +256,7 @@ fn a_run_keeps_its_plan_until_all_pieces_of_the_other_are_there() {
 }
 
 #[test]
-fn a_run_goes_on_if_a_worker_refuses_its_pieces_of_the_other_plan() {
+fn a_run_continues_if_a_worker_refuses_its_pieces_of_the_other_plan() {
     let mut play = Play::joined();
     let (worker, pieces) = play.registering.pop().unwrap();
     let full = Failure::new(Code::ResourceExhausted, "no memory");
@@ -301,6 +301,8 @@ fn the_next_cut_is_taken_at_once_if_a_run_is_to_change() {
     play.keeps_copies = false;
     (0..100).for_each(|_| play.passes(3));
     play.register();
+    // The next one is due much later.
+    play.script.machine.guard.as_mut().unwrap().due = 1000 * SECOND;
     let is_on_its_way = (play.changes, play.runs_on(1), play.copies.len());
     assert_eq!(is_on_its_way, (1, false, 1), "{:?}", play.notes);
     let (buddy, report) = play.copies.pop().unwrap();
@@ -334,7 +336,7 @@ fn a_task_without_which_there_is_no_plan_is_waited_for() {
 fn is_waited_for(comes_back: bool) {
     let mut play = Play::changed();
     play.works(5);
-    // What is left has no memory for anything.
+    // The task that is left has no memory for anything.
     let none = Some(meshtf_tensor::device::DeviceMemory { total: 1, free: 1 });
     play.loses(1);
     let mut left = play.script.cluster.members().next().unwrap().clone();
