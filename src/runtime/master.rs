@@ -27,7 +27,7 @@ use self::heirs::Heirs;
 pub(crate) use self::heirs::Lost;
 use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan, task_gone};
-use self::placing::{Times, log_placement};
+use self::placing::{Times, log_node, log_placement};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
@@ -359,7 +359,7 @@ impl State {
         is_wanted: impl FnOnce(&Machine) -> bool,
     ) -> Option<Option<ToPlan>> {
         let now = self.now();
-        let (to_plan, sends, to_learn) = {
+        let (to_plan, sends, to_learn, placed_anew) = {
             let mut session = handle.lock();
             if !is_wanted(&session.machine) {
                 return None;
@@ -374,13 +374,15 @@ impl State {
             }
             // Under the lock, so that the events of a session are noted in their order.
             self.note(&mut session.machine);
+            let placed_anew = session.machine.take_placed_anew();
             let traced = session.machine.take_traced();
             let to_learn = traced.as_ref().filter(|_| self.measured.counts(now));
             let to_learn = to_learn.map(|(_, traces)| (Arc::clone(session.machine.graph()), traces.clone()));
             traced.into_iter().for_each(|traced| self.traces.keep(handle.id, traced));
             let sends = session.machine.has_outgoing() && !std::mem::replace(&mut session.is_sending, true);
-            (to_plan, sends, to_learn)
+            (to_plan, sends, to_learn, placed_anew)
         };
+        placed_anew.iter().for_each(|(node, op, device)| log_node(node, op, device));
         if let Some((graph, traces)) = to_learn {
             self.measured.learn(&graph, &self.router.cluster(), &traces);
         }

@@ -310,3 +310,67 @@ fn a_machine_that_joins_takes_a_part_of_what_is_served() {
     assert!(joined.is_some(), "{}\n{}", told(), server.stderr());
     ask();
 }
+
+/// As [`branches`], with a variable that counts the steps: `z` is 10,000 times the number of the step, and the sum.
+fn counted_branches(count: usize) -> String {
+    let counting = r#""count": {"op": "VarHandleOp", "attrs": {"dtype": "int64", "shape": []}},
+        "zero": {"op": "AssignVariableOp", "inputs": ["count", {"value": 0, "dtype": "int64"}]},
+        "one": {"op": "AssignAddVariableOp", "inputs": ["count", {"value": 10000, "dtype": "int64"}]},
+        "n": {"op": "ReadVariableOp", "inputs": ["count"], "control": ["one"], "attrs": {"dtype": "int64"}},
+        "i": {"op": "Cast", "inputs": ["y"], "attrs": {"DstT": "int64"}}, "z": {"op": "AddV2", "inputs": ["n", "i"]}"#;
+    let graph = branches(count).replace(r#""fetch": ["y"]"#, r#""fetch": ["z"], "init": ["zero"]"#);
+    graph.replacen(r#""nodes": {"#, &format!(r#""nodes": {{{counting}, "#), 1)
+}
+
+#[test]
+fn a_machine_that_joins_takes_a_part_of_a_run_under_way_and_may_leave_it() {
+    let Some(namespaces) = Namespaces::new(2, "a machine that joins a run placed by cost") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    here.admits(&there);
+    let _zero = here.node("t/0");
+    let graph = here.file("graph.json", counted_branches(16));
+    let fixed = ["submit", &graph, "--init", "--place", "auto", "--feed", "x=0.000244140625", "--guard", "0.2"];
+    let client = here.start(&[&fixed[..], &["--steps", "1000000000", "--every", "1"]].concat());
+    let mut last = 0u64;
+    let mut next_step = || {
+        let line = client.next_line(SOON).unwrap_or_else(|| panic!("it ended after {last}\n{}", client.stderr()));
+        let value = line.trim().rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+        // 1 + 4 + 9 + … + 256, since x² is 256⁻³.
+        assert_eq!(value, Some((last + 1) * 10_000 + 1496), "after {last} steps\n{}", client.stderr());
+        last += 1;
+        last
+    };
+    // It has begun before another node is there.
+    while next_step() < 5 {}
+    // Whether the node runs steps; the run continues meanwhile.
+    let takes_part = |task: &str, next_step: &mut dyn FnMut() -> u64| {
+        next_step();
+        let told = here.run(&["status", task, "--json"]).expect(0).json();
+        let pieces = told[0]["pieces"]["items"].as_array().expect("a list");
+        pieces.iter().any(|piece| piece["steps"].as_u64().is_some_and(|steps| steps > 10))
+    };
+    let told = || here.run(&["events", "t/0", "--now"]).expect(0).stdout;
+    // A process whose rates were measured while it had no processor is of no use; the next one measures its own.
+    let joined = (0..4).find_map(|_| {
+        let one = there.node("t/1");
+        wait_until(SOON / 3, || takes_part("t/1", &mut next_step)).then_some(one)
+    });
+    let joined = joined.unwrap_or_else(|| panic!("{}\n{}", told(), client.stderr()));
+    assert!(
+        told().contains("its next steps run on /job:t/task:0/device:CPU:0, /job:t/task:1/device:CPU:0"),
+        "{}",
+        told()
+    );
+    // It has nothing that the others lack: they continue without it.
+    let before = next_step();
+    drop(joined);
+    while next_step() < before + 100 || !client.stderr().contains("; continued from ") {}
+    let lost = client.stderr().split("t/1 was lost at step ").nth(1).and_then(|rest| {
+        let number = rest.split_once(|one: char| one != ',' && !one.is_ascii_digit())?.0.replace(',', "");
+        number.parse::<u64>().ok()
+    });
+    let lost = lost.unwrap_or_else(|| panic!("{}", client.stderr()));
+    while next_step() < lost + 100 {}
+}

@@ -131,6 +131,10 @@ impl State {
         while let Some(of) = next.take() {
             next = self.plan_guarded(handle, of);
         }
+        if !self.is_comparing() {
+            let to_compare = self.on_session(handle, SessionEvent::Look { cluster: &cluster }, is_open).flatten();
+            to_compare.into_iter().for_each(|of| self.compare(handle.id, of));
+        }
     }
 
     /// Makes a plan that a tick has asked for; what is to be planned then.

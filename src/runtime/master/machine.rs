@@ -18,7 +18,7 @@ mod subject;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use self::adapting::{LEAST_REST, Present};
+use self::adapting::{LEAST_REST, Placed, Present};
 pub(super) use self::constants::Stock;
 use self::guard::Guard;
 pub(super) use self::guard::{Inheritance, buddy};
@@ -79,6 +79,8 @@ pub(super) enum SessionEvent<'a> {
     Heir { peer: Peer },
     /// Time has passed: for a session that is guarded.
     Tick { cluster: &'a Cluster },
+    /// Time has passed, and no plan is being compared: for a session that is guarded.
+    Look { cluster: &'a Cluster },
     /// The plan that would take the place of one that runs has been made.
     Compared { of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// The planning that followed a tick has been done.
@@ -144,6 +146,8 @@ pub(super) struct Machine {
     homes: Arc<SessionHomes>,
     /// The least time between two comparisons of a plan.
     rest: Nanos,
+    /// The devices of the last plan that took the place of another, if they are to be logged.
+    placed_anew: Option<Arc<Placed>>,
     plans: Plans,
     runs: Runs,
     /// When its client last made a request.
@@ -213,6 +217,7 @@ impl Machine {
             options,
             homes: Arc::default(),
             rest: LEAST_REST,
+            placed_anew: None,
             plans: Plans::new(limits),
             runs: Runs::default(),
             used: now,
@@ -269,6 +274,7 @@ impl Machine {
                 self.restore_if_registered(cluster);
                 return self.tick_recovery(cluster);
             }
+            SessionEvent::Look { cluster } => return self.compare_runs(cluster),
             SessionEvent::Compared { of, plan, cluster } => self.compared(of, plan, cluster),
             SessionEvent::Replanned { of, plan, cluster } => return self.replanned(of, plan, cluster),
             SessionEvent::PartialFetch { piece, step, place, tensors } => {

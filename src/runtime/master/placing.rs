@@ -113,8 +113,12 @@ pub(super) fn log_placement(plan: &Plan) {
     for piece in &plan.pieces {
         for node in &piece.nodes {
             if let PieceOp::Op(op) = &node.op {
-                tracing::info!(target: "meshtf::placement", "{}: ({op}): {}", node.name, piece.device);
+                log_node(&node.name, op, &piece.device);
             }
         }
     }
+}
+
+pub(super) fn log_node(node: &str, op: &str, device: &DeviceName) {
+    tracing::info!(target: "meshtf::placement", "{node}: ({op}): {device}");
 }

@@ -5,8 +5,11 @@
 //! and each later one after a pause that doubles, unless the devices of the mesh have changed. After each change of a
 //! session's plans the least pause is twice as long, so that facts that vary move it ever more rarely. A plan that is better
 //! takes over once its pieces are registered: until then, and if a worker refuses them, the other one runs on.
+//!
+//! Runs that begin then use it. A run under way of a guarded session continues with it from the next cut on, where none of its
+//! steps is under way. No state moves: what keeps any is on the same devices in both plans.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -111,6 +114,15 @@ impl Placed {
         self.of_node.iter().map(|&(node, place)| (node, &self.devices[place as usize]))
     }
 
+    /// Whether all that keeps state, or uses files, is on the same devices in a plan of the same signature: a device string may
+    /// come to mean another task when one joins.
+    pub(super) fn leaves_state(&self, plan: &Plan, graph: &Graph) -> bool {
+        let then: HashMap<NodeId, &DeviceName> =
+            plan.placements.iter().filter_map(|one| Some((graph.find(&one.node)?, &one.device))).collect();
+        let mut bound = self.nodes().filter(|&(node, _)| is_bound(graph, node));
+        bound.all(|(node, device)| then.get(&node).is_none_or(|then| *then == device))
+    }
+
     /// By the nodes' names.
     pub fn by_name(&self, graph: &Graph) -> BTreeMap<String, DeviceName> {
         self.nodes().map(|(node, device)| (graph.node(node).name.clone(), device.clone())).collect()
@@ -145,9 +157,22 @@ impl Instead {
 }
 
 impl Machine {
+    /// Time has passed: as [`Machine::compare`], for the runs under way.
+    pub(super) fn compare_runs(&mut self, cluster: &Cluster) -> Option<ToPlan> {
+        if self.options.place_by == PlaceBy::Names {
+            return None;
+        }
+        let plans: BTreeSet<u32> = self.runs.plans().collect();
+        plans.into_iter().find_map(|plan| self.compare(plan, cluster))
+    }
+
     /// Compares the plan that runs, if that is due: what is to be planned for that.
     pub(super) fn compare(&mut self, number: u32, cluster: &Cluster) -> Option<ToPlan> {
-        if self.options.place_by == PlaceBy::Names || !self.is_calm() {
+        // One change after the other: the tasks may take long to get what a plan needs.
+        if self.options.place_by == PlaceBy::Names
+            || !self.is_calm()
+            || self.plans.iter().any(|plan| plan.instead.is_some())
+        {
             return None;
         }
         let (rest, now) = (self.rest, self.now);
@@ -165,7 +190,7 @@ impl Machine {
         let (Some(present), Ok(plan)) = (&of.present, plan) else { return };
         let is_apart = apart(&meets(&plan), cluster).is_some();
         let changes = Instead::of(present, &plan).is_some() && self.runs_by(present.number, &of.signature);
-        if changes && !is_apart {
+        if changes && !is_apart && present.placed.leaves_state(&plan, of.graph()) {
             // If its tasks are gone, or there is no room, the present plan stays.
             let _refused = self.register(None, of, plan, cluster);
         }
@@ -185,6 +210,48 @@ impl Machine {
         self.rest = (self.rest * 2).min(LONGEST);
         self.homes.move_constants(placed.nodes(), &self.graph);
         self.happened.push(Event::PlannedAnew { session: self.id, what });
+        self.placed_anew = self.options.log_placement.then_some(placed);
+        // Runs under way change at the next cut.
+        let (now, waits) = (self.now, self.waits_to_change());
+        self.guard.iter_mut().filter(|_| waits).for_each(|guard| guard.hurry(now));
+    }
+
+    /// Whether another plan has taken the place of that of a run under way.
+    pub(super) fn waits_to_change(&self) -> bool {
+        self.runs.plans().any(|plan| self.plans.successor(plan).is_some())
+    }
+
+    /// No step is under way: runs whose plan another one has taken the place of continue with that one.
+    pub(super) fn change_runs(&mut self) {
+        if !self.is_calm() {
+            return;
+        }
+        let mut left = Vec::new();
+        for run in self.runs.all() {
+            let before = run.plan();
+            let Some(number) = self.plans.successor(before) else { continue };
+            let Some(plan) = self.plans.get_mut(number).filter(|plan| run.continues_with(number, plan)) else {
+                continue;
+            };
+            plan.runs += 1;
+            self.guard.iter_mut().for_each(|guard| guard.cover_instead(before, number));
+            left.push(before);
+        }
+        for plan in left {
+            let unneeded = self.plans.run_over(plan);
+            self.forget(unneeded);
+        }
+    }
+
+    /// The devices of the nodes of a plan that has taken the place of another since the last call, by the nodes' names, if they
+    /// are to be logged: node, op, device.
+    pub fn take_placed_anew(&mut self) -> Vec<(String, &'static str, DeviceName)> {
+        let placed = self.placed_anew.take().unwrap_or_default();
+        let of_node = |(node, device): (NodeId, &DeviceName)| {
+            let node = self.graph.node(node);
+            (node.name.clone(), node.op.name, device.clone())
+        };
+        placed.nodes().map(of_node).collect()
     }
 
     /// Whether a signature's runs use that plan, and none of them is computed again after a loss.
@@ -195,6 +262,17 @@ impl Machine {
     fn is_calm(&self) -> bool {
         self.guard.as_ref().is_none_or(|guard| !guard.is_lost() && !guard.is_replaying)
     }
+}
+
+/// Whether a node keeps state that a later step finds, or uses files.
+fn is_bound(graph: &Graph, node: NodeId) -> bool {
+    let node = graph.node(node);
+    // Those on the state of another node are where that is.
+    let takes_state = || {
+        let mut inputs = node.inputs.iter().zip(&node.input_refs);
+        inputs.any(|(&input, &is_ref)| is_ref || graph.output_type(input).dtype.is_handle())
+    };
+    node.op.makes_variable || node.op.uses_files || node.op.stateful && !takes_state()
 }
 
 /// Whether another plan may take the place of this one.

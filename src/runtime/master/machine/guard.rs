@@ -532,6 +532,10 @@ impl Machine {
             let is_kept = waits.is_empty();
             let held_until = has_before.then(|| now.saturating_add(SENT_WITHIN));
             guard.phase = Phase::Sending { taking, waits, held_until };
+            // A loss must not end a run that would have gone on without the change.
+            if has_before {
+                self.change_runs();
+            }
             if is_kept {
                 self.completed();
             }

@@ -210,6 +210,15 @@ impl Plans {
         self.by_signature.get(signature).copied().filter(|&number| self.is_ready(number))
     }
 
+    /// The plan that has taken the place of one by cost, of which runs are still under way.
+    pub fn successor(&self, number: u32) -> Option<u32> {
+        let is_left = |plan: &&Prepared| {
+            plan.is_replaced && plan.is_shared && !plan.signature.mode.is_partial() && !plan.placed.is_empty()
+        };
+        let plan = self.plans.get(&number).filter(is_left)?;
+        self.ready(&plan.signature)
+    }
+
     /// Whether the pieces of a plan are registered.
     pub fn is_ready(&self, number: u32) -> bool {
         self.plans.get(&number).is_some_and(|plan| matches!(plan.readiness, Readiness::Ready))

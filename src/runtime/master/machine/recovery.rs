@@ -1,6 +1,7 @@
 //! The way back of a guarded session after the loss of a task: the session waits until the task is there again, has its pieces
 //! registered, puts the state of the newest cut back on all tasks, and computes the steps since then again.
 
+mod absent;
 mod lost;
 mod pause;
 
@@ -12,6 +13,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::RequestId;
 
+use self::absent::{Absent, lacks_memory};
 use self::lost::{greet, lost_for_good};
 use self::pause::{MAX_ATTEMPTS, pause};
 use super::guard::{MAX_SPACING, Part, Phase};
@@ -39,6 +41,8 @@ pub(super) struct Recovery {
     is_told: bool,
     /// Another master had the session: the step from which it continues.
     inherited: Option<u64>,
+    /// Whether tasks without a state of the session are waited for.
+    absent: Absent,
     stage: Stage,
 }
 
@@ -55,8 +59,8 @@ enum Stage {
 
 impl Recovery {
     fn new(task: Task, failure: Failure, now: Nanos, at: u64) -> Recovery {
-        let (inherited, stage) = (None, Stage::Waiting);
-        Recovery { task, failure, since: now, entered: now, at, is_told: false, inherited, stage }
+        let (inherited, absent, stage) = (None, Absent::AwaitedAll, Stage::Waiting);
+        Recovery { task, failure, since: now, entered: now, at, is_told: false, inherited, absent, stage }
     }
 
     /// The way back of a session whose master was lost so long ago, at the first of these steps, to the second.
@@ -161,7 +165,9 @@ impl Machine {
         guard.journal.rewind();
         let at = guard.journal.main().map_or(0, |one| one.reached());
         let failure = failure.clone();
-        guard.phase = Phase::Lost(Recovery::new(task, failure, now, at));
+        let mut recovery = Recovery::new(task, failure, now, at);
+        recovery.absent = Absent::of(&self.options);
+        guard.phase = Phase::Lost(recovery);
         for plan in ended {
             let unneeded = self.plans.run_over(plan);
             self.forget(unneeded);
@@ -228,7 +234,7 @@ impl Machine {
             return None;
         }
         let complete = guard.complete.as_ref()?;
-        let tasks: Vec<&Task> = complete.parts.iter().map(|part| &part.task).collect();
+        let tasks: Vec<&Task> = recovery.awaited(&complete.parts, cluster).collect();
         let missing = tasks.iter().find(|task| cluster.member(task).is_none());
         let is_apart = || tasks.iter().any(|one| tasks.iter().any(|other| cluster.are_apart(one, other).is_some()));
         if missing.is_some() || is_apart() {
@@ -246,6 +252,9 @@ impl Machine {
         if now.saturating_sub(recovery.entered) < pause(guard.attempts) {
             return None;
         }
+        let is_gone = |task: &Task| cluster.member(task).is_none();
+        let leaves_some = is_gone(&recovery.task) || complete.parts.iter().any(|part| is_gone(&part.task));
+        recovery.absent.is_left(leaves_some);
         let mut todo: Vec<Arc<Signature>> = Vec::new();
         for logged in guard.journal.iter() {
             let is_ready = matches!(self.plans.standing(&logged.signature, cluster), Standing::Ready(_));
@@ -280,8 +289,14 @@ impl Machine {
         if !is_asked(self) {
             return None;
         }
+        let fits = |plan: Plan, machine: &Machine| match machine.leaves_tasks() && lacks_memory(&plan, &of, cluster) {
+            true => Err(Failure::new(Code::ResourceExhausted, "the tasks that are up lack the memory")),
+            false => Ok(plan),
+        };
+        let plan = plan.and_then(|plan| fits(plan, self));
         let number = match plan.and_then(|plan| self.register(None, of, plan, cluster)) {
             Ok(number) => number,
+            Err(_) if self.await_all() => return None,
             Err(failure) => {
                 // A device is missing if its task was lost again.
                 let complete = self.guard.as_ref().and_then(|guard| guard.complete.as_ref());
@@ -339,7 +354,9 @@ impl Machine {
         if !waits.remove(&number) {
             return;
         }
-        if let Err(failure) = result {
+        if let Err(failure) = result
+            && !self.await_all()
+        {
             let failure = failure.clone();
             self.back_to_waiting(&failure);
         }
@@ -358,6 +375,8 @@ impl Machine {
         guard.asks += 1;
         let ask = guard.asks;
         let mut parts = complete.parts.clone();
+        // Nothing is put back on a task that is left out: it has nothing of the session.
+        parts.retain(|part| !recovery.leaves(part, cluster));
         let mut asks = Vec::new();
         let mut restoring = Restoring {
             ask,

@@ -93,6 +93,8 @@ pub(super) struct ClientRun {
     is_silent: bool,
     /// The number in the journal under which it began again, or waits to begin, while a lost state is computed again.
     again: Option<u64>,
+    /// The number of the first step by its plan.
+    since: u64,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
     next: u64,
@@ -173,7 +175,7 @@ impl ClientRun {
             return;
         }
         let first = std::mem::replace(&mut self.next, target);
-        let run = self.first;
+        let run = self.since;
         for _ in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
             let fetched = vec![None; self.signature.fetches.len()];
@@ -421,6 +423,7 @@ impl Machine {
             delivered: 0,
             is_silent: false,
             again: None,
+            since: first,
             first,
             next: first,
             end,

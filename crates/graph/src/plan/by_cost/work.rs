@@ -2,7 +2,7 @@
 //! them, and the units that have one device.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use meshtf_tensor::device::{DeviceFacts, DeviceName, DeviceSpec};
@@ -21,7 +21,8 @@ use crate::{Graph, NodeId};
 /// Most bytes of a constant that is copied to each device that uses it.
 pub(in super::super) const MAX_COPIED_BYTES: u64 = 64 << 10;
 
-/// Most devices of which one is chosen for a request: the master's and the fastest others.
+/// Most devices of which one is chosen for a request: the master's and the fastest others. As many more, if a plan that runs has
+/// nodes on them.
 const MAX_CANDIDATES: usize = 16;
 
 /// A value that a job takes.
@@ -125,7 +126,8 @@ impl Problem {
         let mut at = vec![0; graph.len()];
         order.iter().enumerate().for_each(|(place, id)| at[id.index()] = place);
         let default = by_name(&DeviceSpec::default()).unwrap_or(0);
-        let mut lists = Candidates { devices, default, lists: HashMap::new() };
+        let used = by_cost.placed.values().collect();
+        let mut lists = Candidates { devices, default, used, lists: HashMap::new() };
         let mut problem = Problem {
             jobs: Vec::with_capacity(order.len()),
             at,
@@ -447,11 +449,13 @@ fn only_users(graph: &Graph) -> Vec<Option<NodeId>> {
 struct Candidates<'a> {
     devices: &'a [DeviceFacts],
     default: usize,
+    /// Those of a plan that runs.
+    used: HashSet<&'a DeviceName>,
     lists: HashMap<DeviceSpec, Rc<[usize]>>,
 }
 
 impl Candidates<'_> {
-    /// The master's device and the fastest others, ascending.
+    /// The master's device and the fastest others, with those of a plan that runs, ascending.
     fn of(&mut self, spec: &DeviceSpec) -> Rc<[usize]> {
         if let Some(known) = self.lists.get(spec) {
             return Rc::clone(known);
@@ -460,7 +464,8 @@ impl Candidates<'_> {
             (0..self.devices.len()).filter(|&device| self.devices[device].name.matches(spec)).collect();
         let rate = |device: usize| self.devices[device].capacity.rates.map_or(0, |rates| rates.multiply_adds);
         all.sort_by_key(|&device| (device != self.default, Reverse(rate(device)), device));
-        all.truncate(MAX_CANDIDATES);
+        let slower = all.split_off(all.len().min(MAX_CANDIDATES)).into_iter();
+        all.extend(slower.filter(|&device| self.used.contains(&self.devices[device].name)).take(MAX_CANDIDATES));
         all.sort_unstable();
         let list: Rc<[usize]> = all.into();
         self.lists.insert(spec.clone(), Rc::clone(&list));

@@ -46,6 +46,21 @@ impl Guard {
         self.covered.contains(&plan)
     }
 
+    /// A plan has taken the place of another, and has its resources: the cuts that have those of the one have those of the other.
+    pub(in super::super) fn cover_instead(&mut self, before: u32, plan: u32) {
+        let taking = match &mut self.phase {
+            Phase::Sending { taking, .. } => Some(&mut taking.covers),
+            _ => None,
+        };
+        let complete = self.complete.as_mut().map(|complete| &mut complete.covers);
+        let of_cuts = taking.into_iter().chain(complete).map(|covers| &mut covers.plans);
+        for plans in of_cuts.chain([&mut self.covered]) {
+            if plans.contains(&before) {
+                plans.insert(plan);
+            }
+        }
+    }
+
     /// The newest complete cut counts again: plans that only a later one has wait for another.
     pub(in super::super) fn uncover(&mut self) {
         if let Some(complete) = &self.complete {

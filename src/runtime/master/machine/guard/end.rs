@@ -42,6 +42,7 @@ impl Machine {
     /// All buddies have their parts.
     pub(super) fn completed(&mut self) {
         let (now, steps, id) = (self.now, self.steps_done, self.id);
+        let changes = self.waits_to_change();
         let Some(guard) = &mut self.guard else { return };
         guard.cover_sent();
         let Phase::Sending { taking, .. } = std::mem::replace(&mut guard.phase, Phase::Steps) else { return };
@@ -54,7 +55,9 @@ impl Machine {
         }
         let cost = guard.pace.after(taking.stood, (now, steps));
         guard.spacing = guard.spaced(cost, now.saturating_sub(taking.stood.0));
-        guard.due = guard.due.max(now.saturating_add(guard.spacing));
+        // Pieces of another plan were registered since: a run continues with it from the next cut on.
+        let hurries = changes && guard.complete.is_some() && !taking.is_broken();
+        guard.due = if hurries { now } else { guard.due.max(now.saturating_add(guard.spacing)) };
         let peers = taking.parts.iter().flat_map(|part| [part.peer.clone(), part.buddy.peer.clone()]);
         let peers: BTreeSet<Peer> = peers.collect();
         let cut = taking.cut;

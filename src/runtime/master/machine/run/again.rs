@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId, StepId};
 
+use super::super::plans::Prepared;
 use super::super::{Machine, Sends};
 use super::{ClientRun, Runs};
 use crate::protocol::event::Event;
@@ -169,6 +170,17 @@ impl ClientRun {
         self.delivered
     }
 
+    /// Continues with another plan of the same signature, unless a step is under way. Returns whether it does.
+    pub fn continues_with(&mut self, number: u32, plan: &Prepared) -> bool {
+        if !self.open.is_empty() {
+            return false;
+        }
+        (self.plan, self.since) = (number, self.next);
+        (self.parts, self.meets) = (Arc::clone(&plan.parts), Arc::clone(&plan.meets));
+        (self.piece_fetches, self.fills) = (Arc::clone(&plan.piece_fetches), plan.fills);
+        true
+    }
+
     /// Starts the steps that were held.
     pub fn resume(&mut self, session: SessionId, tells_steps: bool, out: &mut Sends, happened: &mut Vec<Event>) {
         let begun = self.next;
@@ -212,6 +224,7 @@ impl Machine {
             delivered: logged.delivered,
             is_silent: logged.is_over,
             again: None,
+            since: first,
             first,
             next: first,
             end,

@@ -1,10 +1,12 @@
 //! A session that is placed by cost, and a task that joins.
 
+mod within;
+
 use meshtf_graph::plan::{ByCost, PlaceBy};
 use meshtf_tensor::device::{Capacity, Rates};
 use meshtf_tensor::failure::Reason;
 
-use super::super::adapting::Adapting;
+use super::super::adapting::{Adapting, Placed};
 use super::*;
 
 /// Two products that need not be on one device.

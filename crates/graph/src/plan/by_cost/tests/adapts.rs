@@ -113,3 +113,18 @@ fn a_device_whose_memory_others_have_taken_is_left() {
     assert_eq!(with(32 << 20, &mut devices), 1);
     assert_eq!(with(1 << 20, &mut devices), 2);
 }
+
+#[test]
+fn a_plan_on_a_device_that_is_not_among_the_fastest_moves() {
+    let graph = branches(4);
+    let mut devices = devices(&[1 << 30; 20]);
+    let count = devices.len();
+    // The last one was there alone, when it was the only one. It is a hundred times slower than those that joined.
+    devices[count - 1].capacity.rates = Some(Rates { multiply_adds: RATES.multiply_adds / 100, ..RATES });
+    let ran = planned(&graph, &devices[count - 1..], &options(&devices[count - 1..]), "y");
+    assert!(computing(&ran).iter().all(|(_, task)| *task == count as u32 - 1));
+    let plan = again(&graph, &devices, &ran, Some((1, 100_000_000)));
+    assert!(computing(&plan).iter().all(|(_, task)| *task != count as u32 - 1), "{:?}", computing(&plan));
+    let estimate = plan.estimate.unwrap();
+    assert!(estimate.before.unwrap() > 2 * estimate.step, "{estimate:?}");
+}
