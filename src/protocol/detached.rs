@@ -153,6 +153,8 @@ pub struct Launch {
     pub every: u64,
     /// Another node continues it if the node is lost.
     pub has_heir: bool,
+    /// The asker follows it: the run waits for it, and ends with it.
+    pub is_attended: bool,
 }
 
 /// A detached run, as its node describes it.

@@ -293,8 +293,16 @@ impl GuardNote {
     }
 }
 
-impl fmt::Display for GuardNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl GuardNote {
+    /// The line for people, with the node that continues the run if the master was lost.
+    pub(crate) fn text(&self, by: Option<&Task>) -> String {
+        let mut text = String::new();
+        // A string takes all.
+        let _ = self.write(&mut text, by);
+        text
+    }
+
+    fn write(&self, f: &mut impl fmt::Write, by: Option<&Task>) -> fmt::Result {
         match self {
             GuardNote::Waiting { task, why, at, limit_ms } => {
                 let (task, at, limit) = (task.short(), Grouped(*at), limit_ms / 1000);
@@ -309,10 +317,17 @@ impl fmt::Display for GuardNote {
                 let (task, at, tenths) = (task.short(), Grouped(*at), after_ms.div_ceil(100));
                 let which = if matches!(self, GuardNote::Inherited { .. }) { "the master " } else { "" };
                 let after = format!("{}.{} s", tenths / 10, tenths % 10);
-                write!(f, "{which}{task} was lost at step {at}; continued from {from} after {after}")
+                let by = by.filter(|_| !which.is_empty()).map(|by| format!("by {} ", by.short())).unwrap_or_default();
+                write!(f, "{which}{task} was lost at step {at}; continued {by}from {from} after {after}")
             }
             GuardNote::Unguarded { why } => write!(f, "the steps are not guarded against the loss of a task: {why}"),
         }
+    }
+}
+
+impl fmt::Display for GuardNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, None)
     }
 }
 
@@ -347,7 +362,9 @@ mod tests {
         assert_eq!(waiting.clone().after_steps(0).to_string(), line);
         let inherited = GuardNote::Inherited { task: Task::new("ps", 1), at: 1040, repeated: 40, after_ms: 1240 };
         let line = "the master ps/1 was lost at step 1,040; continued from 1,000 after 1.3 s";
-        assert_eq!(inherited.after_steps(7).to_string(), line, "it counts the steps of the whole run");
+        assert_eq!(inherited.clone().after_steps(7).to_string(), line, "it counts the steps of the whole run");
+        let line = "the master ps/1 was lost at step 1,040; continued by ps/2 from 1,000 after 1.3 s";
+        assert_eq!(inherited.text(Some(&Task::new("ps", 2))), line);
         assert!(waiting.after_steps(999_001).to_string().contains("at step 1,000,000 "));
     }
 }

@@ -90,6 +90,11 @@ impl Master {
         self.state.told(session, SessionEvent::Heir { peer });
     }
 
+    /// The values of a session's steps up to this one are received: the heir does not compute them again.
+    pub fn received(&self, session: SessionId, until: u64) {
+        self.state.told(session, SessionEvent::Received { until });
+    }
+
     /// This node agrees to continue a session of another master.
     pub fn expect(&self, session: SessionId, master: Peer) {
         lock(&self.state.heirs.0).insert(session, Expected { master, estate: None, lost: None });

@@ -77,6 +77,8 @@ pub(super) enum SessionEvent<'a> {
     Guarded { worker: &'a Peer, report: GuardReport },
     /// A node continues the session if this master is lost.
     Heir { peer: Peer },
+    /// The client has the values of the steps up to this one.
+    Received { until: u64 },
     /// Time has passed: for a session that is guarded.
     Tick { cluster: &'a Cluster },
     /// The plan that would take the place of one that runs has been made.
@@ -264,6 +266,7 @@ impl Machine {
             SessionEvent::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
             SessionEvent::Guarded { worker, report } => self.guard_report(worker, report),
             SessionEvent::Heir { peer } => self.set_heir(peer),
+            SessionEvent::Received { until } => self.set_received(until),
             SessionEvent::Tick { cluster } => {
                 self.tick_guard(cluster);
                 self.restore_if_registered(cluster);
