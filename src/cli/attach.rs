@@ -13,7 +13,7 @@ use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
 
 use super::bar::bar;
-use super::detached::{Found, elsewhere, find, patiently, short_id, standing};
+use super::detached::{Found, continued, elsewhere, find, patiently, short_id, standing};
 use super::launching::Launching;
 use super::output::Lines;
 use super::paint::mention;
@@ -178,12 +178,7 @@ impl<'a> Following<'a> {
                         (self.found, self.after) = (found, 0);
                         continue;
                     }
-                    Err(trouble) => {
-                        self.progress.finish_and_clear();
-                        let Some(own) = self.own else { return Err(trouble) };
-                        own.let_go();
-                        return Err(trouble.with_hint(LOST));
-                    }
+                    Err(trouble) => return Err(self.lost(trouble)),
                 },
             };
             self.progress.set_position(followed.status.step);
@@ -202,6 +197,17 @@ impl<'a> Following<'a> {
                 self.progress.finish_and_clear();
                 return Err(trouble);
             }
+            if !followed.has_more && followed.status.state.is_over() {
+                let found = Found { task: self.found.task.clone(), status: followed.status.clone() };
+                match continued(node, &found).await {
+                    Ok(None) => {}
+                    Ok(Some(found)) => {
+                        (self.found, self.after) = (found, 0);
+                        continue;
+                    }
+                    Err(trouble) => return Err(self.lost(trouble)),
+                }
+            }
             if !followed.has_more {
                 self.bring(node, &followed.status).await?;
             }
@@ -217,6 +223,14 @@ impl<'a> Following<'a> {
                 () => tokio::time::sleep(ASK_EVERY).await,
             }
         }
+    }
+
+    /// No node has the run any more.
+    fn lost(&self, trouble: Trouble) -> Trouble {
+        self.progress.finish_and_clear();
+        let Some(own) = self.own else { return trouble };
+        own.let_go();
+        trouble.with_hint(LOST)
     }
 
     /// Prints a message above the bar.

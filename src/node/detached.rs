@@ -225,7 +225,8 @@ impl DetachedRuns {
     fn made(&self, entry: Arc<Entry>, session: Session) -> impl Future<Output = ()> + Send + use<> {
         let me = self.me.clone();
         async move {
-            entry.work(session).await;
+            let (run, master) = (entry.run, me.upgrade().map(|runs| runs.master.clone()).unwrap_or_default());
+            entry.work(session, || master.upgrade().is_some_and(|master| master.is_superseded(run))).await;
             if let Some(runs) = me.upgrade() {
                 runs.look_at_own();
                 runs.sweep();

@@ -205,6 +205,8 @@ pub enum DetachedState {
     },
     /// A step failed, or a task was lost for good.
     Failed(Failure),
+    /// Another node continues it: this one was cut off for a while.
+    Moved,
 }
 
 impl DetachedState {
@@ -216,6 +218,7 @@ impl DetachedState {
             DetachedState::Done => "done",
             DetachedState::Stopped { .. } => "stopped",
             DetachedState::Failed(_) => "failed",
+            DetachedState::Moved => "moved",
         }
     }
 

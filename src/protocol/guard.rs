@@ -40,10 +40,15 @@ pub enum ToGuard {
     Return { session: SessionId, ask: u64 },
     /// Send the part of the cut that `of` had sent to the peer that holds its task now.
     GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
-    /// If this master is lost, that node may take its place. `None`: no node may.
+    /// If this master is lost, that node may take its place, until another is named. `None`: there is none any more, as far as
+    /// this master knows.
     Heir { session: SessionId, heir: Option<Peer> },
-    /// From the heir of a master that is lost, in its place: as [`ToGuard::Serve`].
-    Adopt { session: SessionId, ask: u64, of: Vec<Peer> },
+    /// From the heir of a master that is lost, in its place: as [`ToGuard::Serve`]. `term` is greater than that of the master,
+    /// which is refused from then on, and `cut` the one of the estate: the worker refuses if it knows of a later one that is
+    /// complete, with which that master has gone on.
+    Adopt { session: SessionId, ask: u64, term: u64, cut: Cut, of: Vec<Peer> },
+    /// From a master that another one has superseded: release the session's pieces, and keep the copies for that.
+    Cede { session: SessionId },
     /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
     /// as in `base`, first its form, as bytes, and then its tensors.
     Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
@@ -93,6 +98,7 @@ impl ToGuard {
             | ToGuard::GiveBack { session, .. }
             | ToGuard::Heir { session, .. }
             | ToGuard::Adopt { session, .. }
+            | ToGuard::Cede { session }
             | ToGuard::Keep { session, .. }
             | ToGuard::Load { session, .. }
             | ToGuard::Taken { session, .. } => *session,
@@ -162,6 +168,8 @@ pub enum GuardReport {
     Restored { ask: u64, result: Result<(), Failure> },
     /// From the heir: it has the estate as of the cut.
     Inherited { cut: Cut },
+    /// The session has a master of that later term, and the worker takes nothing from this one any more.
+    Superseded { term: u64 },
 }
 
 /// A task's part of a cut.
@@ -198,6 +206,8 @@ pub struct Estate {
     pub pieces: u32,
     /// See `steps`.
     pub asks: u64,
+    /// How many masters the session had before this one.
+    pub term: u64,
 }
 
 /// Most names in [`Copied`].

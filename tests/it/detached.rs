@@ -277,6 +277,44 @@ fn a_client_follows_its_run_to_the_heir_of_a_master_that_is_killed() {
     assert!(wait_until(WITHIN, || the_only(&sandbox)["state"] == "stopped"), "{}", the_only(&sandbox));
 }
 
+#[test]
+fn a_master_that_was_stopped_gives_its_run_up_to_the_heir() {
+    let sandbox = Sandbox::new();
+    let mesh = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
+    let mut run = Counted::submit(&sandbox, "1000000000", 20);
+    run.reach(1000);
+    let one = the_only(&sandbox);
+    let follower = sandbox.start(&["attach", one["id"].as_str().unwrap()]);
+    assert!(wait_until(WITHIN, || the_only(&sandbox)["heir"].is_string()), "{}", the_only(&sandbox));
+    mesh[1].process.signal("STOP");
+    let continued = "; continued by worker/1 from ";
+    // Its lines wait until they are read.
+    while !run.client.stderr().contains(continued) {
+        run.next();
+    }
+    let beyond = run.last + 2000;
+    run.reach(beyond);
+    mesh[1].process.signal("CONT");
+    // It learns of it, says so, and has the run no more.
+    let told = "another node continues the session";
+    assert!(wait_until(WITHIN, || mesh[1].process.stderr().contains(told)), "{}", mesh[1].process.stderr());
+    let beyond = run.last + 5000;
+    run.reach(beyond);
+    let one = the_only(&sandbox);
+    assert_eq!((&one["state"], &one["node"]), (&json!("running"), &json!("/job:worker/task:1")));
+    assert_eq!(run.client.stderr().matches("was lost at step ").count(), 1, "{}", run.client.stderr());
+    assert!(wait_until(WITHIN, || follower.stderr().contains(continued)), "{}", follower.stderr());
+    sandbox.run(&["stop", one["id"].as_str().unwrap()]).expect(0);
+    while run.client.next_line(WITHIN).is_some() {}
+    for ended in [run.client.end(), follower.end()] {
+        assert_eq!(ended.code(), 143, "{}", ended.stderr);
+    }
+    // No step was made by both.
+    let done = the_only(&sandbox)["steps"]["done"].as_u64().unwrap();
+    let value = sandbox.run(&["variable", "get", "ps/0", "v"]).expect(0).stdout;
+    assert_eq!(value.trim(), done.to_string());
+}
+
 /// The heir computes again all that the client has not received, also if the run was far ahead.
 #[test]
 fn a_run_waits_for_its_client_and_its_heir_does_so_too() {

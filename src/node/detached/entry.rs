@@ -320,17 +320,18 @@ impl Entry {
         is_ended
     }
 
-    /// Makes its steps, and ends its session.
-    pub async fn work(self: Arc<Self>, session: Session) {
+    /// Makes its steps, and ends its session. `is_moved`: whether another node has that by now.
+    pub async fn work(self: Arc<Self>, session: Session, is_moved: impl Fn() -> bool) {
         self.state().is_starting = false;
         let outcome = tokio::select! {
             biased;
             () = self.gives_up.notified() => Ok(()),
             outcome = self.make_steps(&session) => outcome,
         };
+        let is_moved = outcome.is_err() && is_moved();
         // Steps that were given up end with it. A master that is gone has no session.
         let _closed = tokio::time::timeout(CLOSES_WITHIN, session.close()).await;
-        self.end(outcome);
+        self.end_as(outcome, is_moved);
     }
 
     async fn make_steps(&self, session: &Session) -> Result<()> {
@@ -408,9 +409,14 @@ impl Entry {
 
     /// No step follows.
     pub fn end(&self, outcome: Result<(), Failure>) {
+        self.end_as(outcome, false);
+    }
+
+    fn end_as(&self, outcome: Result<(), Failure>, is_moved: bool) {
         self.training.iter().for_each(Trained::measure);
         let mut state = self.state();
         state.state = match outcome {
+            Err(_) if is_moved => DetachedState::Moved,
             Err(failure) => DetachedState::Failed(failure),
             Ok(()) if state.step >= self.count || state.is_enough => DetachedState::Done,
             Ok(()) => DetachedState::Stopped { by: state.stopped_by.clone().unwrap_or_else(|| self.by.clone()) },

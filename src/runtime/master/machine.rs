@@ -166,6 +166,8 @@ pub(super) struct Machine {
     outbox: Sends,
     /// It has ended; threads that still hold it must not use it.
     is_over: bool,
+    /// It has ended because another master has the session.
+    is_superseded: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
     tasks: HashMap<Task, Incarnation>,
@@ -227,6 +229,7 @@ impl Machine {
             tells_steps: false,
             outbox: Sends::new(),
             is_over: false,
+            is_superseded: false,
             next_piece: 0,
             tasks: HashMap::new(),
             workers: BTreeSet::new(),

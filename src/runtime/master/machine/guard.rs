@@ -93,6 +93,8 @@ pub(super) struct Guard {
     heir: Option<Heir>,
     /// The last step that may be in a cut which the heir has.
     received: u64,
+    /// How many masters the session had before this one.
+    pub term: u64,
 }
 
 pub(super) enum Phase {
@@ -192,6 +194,7 @@ impl Guard {
             pace: Pace::default(),
             heir: None,
             received: u64::MAX,
+            term: 0,
         }
     }
 
@@ -489,6 +492,7 @@ impl Machine {
             GuardReport::Kept { cut, of, result } => self.kept(worker, cut, &of, result),
             GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
             GuardReport::Inherited { cut } => self.inherited(worker, cut),
+            GuardReport::Superseded { term } => self.superseded(worker, term),
         }
     }
 

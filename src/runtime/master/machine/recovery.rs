@@ -357,6 +357,7 @@ impl Machine {
         }
         guard.asks += 1;
         let ask = guard.asks;
+        let inherited = recovery.inherited.map(|_| (guard.term, complete.cut));
         let mut parts = complete.parts.clone();
         let mut asks = Vec::new();
         let mut restoring = Restoring {
@@ -391,7 +392,7 @@ impl Machine {
                 let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
                 guard.served.insert(part.peer.clone(), of.clone());
                 restoring.greets.insert(part.peer.clone());
-                asks.push((part.peer.clone(), greet(recovery.inherited.is_some(), (id, ask), of)));
+                asks.push((part.peer.clone(), greet(inherited, (id, ask), of)));
             } else {
                 asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from }));
             }
@@ -404,7 +405,7 @@ impl Machine {
                     let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
                     guard.served.insert(buddy.clone(), of.clone());
                     restoring.greets.insert(buddy.clone());
-                    asks.push((buddy.clone(), greet(true, (id, ask), of)));
+                    asks.push((buddy.clone(), greet(inherited, (id, ask), of)));
                 }
             }
         }

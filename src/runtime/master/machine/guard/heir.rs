@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use meshtf_tensor::device::Task;
-use meshtf_tensor::failure::Failure;
+use meshtf_tensor::failure::{Code, Failure};
 
 use super::super::recovery::Recovery;
 use super::super::{Machine, Nanos};
@@ -84,7 +84,8 @@ impl Machine {
     /// Sends the record of the newest cut to the heir, if there is one: these tasks forget earlier cuts once it has it.
     pub(super) fn leave_to_heir(&mut self, peers: &BTreeSet<Peer>) -> bool {
         let (session, steps, pieces) = (self.id, self.runs.steps(), self.next_piece);
-        let Some(Guard { heir: Some(heir), complete: Some(complete), asks, received, .. }) = &mut self.guard else {
+        let Some(Guard { heir: Some(heir), complete: Some(complete), asks, received, term, .. }) = &mut self.guard
+        else {
             return false;
         };
         let Complete { cut, at, parts, .. } = complete;
@@ -95,7 +96,7 @@ impl Machine {
         if heir.is_held {
             return true;
         }
-        let estate = Estate { cut: *cut, at: *at, parts: parts.clone(), steps, pieces, asks: *asks };
+        let estate = Estate { cut: *cut, at: *at, parts: parts.clone(), steps, pieces, asks: *asks, term: *term };
         let to = heir.peer.clone();
         self.send(to, ToMaster::Inherit { session, estate: Box::new(estate) });
         true
@@ -125,15 +126,36 @@ impl Machine {
         }
     }
 
+    /// A worker of the session has another master, which took this one to be lost: this one ends the session, and keeps nothing
+    /// from that.
+    pub(super) fn superseded(&mut self, worker: &Peer, term: u64) {
+        let session = self.id;
+        if self.guard.as_ref().is_none_or(|guard| guard.term >= term) || !self.workers.contains(worker) {
+            return;
+        }
+        self.is_superseded = true;
+        for worker in std::mem::take(&mut self.workers) {
+            self.send(worker, ToGuard::Cede { session });
+        }
+        let why = "another node continues the session: this one was cut off, or stopped, for a while";
+        self.end(&Failure::new(Code::Aborted, why));
+    }
+
+    /// Whether another master has the session.
+    pub fn is_superseded(&self) -> bool {
+        self.is_superseded
+    }
+
     /// Takes the place of the master that is lost: the session is to come back to the newest cut of its estate.
     pub(in super::super::super) fn inherit(&mut self, inheritance: Inheritance) {
         let now = self.now;
         let Inheritance { estate, task, at, ago, failure } = inheritance;
-        let Estate { cut, at: done, parts, steps, pieces, asks } = estate;
+        let Estate { cut, at: done, parts, steps, pieces, asks, term } = estate;
         self.finished = done;
         self.next_piece = pieces.saturating_add(PIECES_BEYOND);
         self.runs.begin_after(steps.saturating_add(BEYOND));
         let Some(guard) = &mut self.guard else { return };
+        guard.term = term.saturating_add(1);
         (guard.asks, guard.last) = (asks.saturating_add(BEYOND), cut.saturating_add(BEYOND));
         guard.complete = Some(Complete { cut, parts, covers: Covers::default(), at: done });
         (guard.broken, guard.is_exposed, guard.attempts) = (None, false, 1);

@@ -105,3 +105,30 @@ fn tasks_do_not_wait_for_an_heir_that_is_lost_before_the_values_are_received() {
     let complete = asked(&sent).iter().filter(|(_, one)| matches!(one, ToGuard::Complete { cut: 2, .. })).count();
     assert_eq!((complete, script.machine.heir()), (2, None), "{sent:?}");
 }
+
+#[test]
+fn a_master_ends_a_session_that_a_later_one_has_and_leaves_the_copies_to_it() {
+    let mut script = guarded();
+    let (plan, _) = script.planned("y", false, 0);
+    let sent = script.asks(2, plan, 10, 0);
+    script.answer_guard(sent, Until::Complete, 0);
+    let ended = |sent: &[(Peer, Message)]| {
+        let is_cede = |(_, message): &&(Peer, Message)| {
+            matches!(message, Message::ToWorker(ToWorker::Guard(ToGuard::Cede { .. })))
+        };
+        let is_release =
+            |(_, message): &&(Peer, Message)| matches!(message, Message::ToWorker(ToWorker::Release { .. }));
+        (sent.iter().filter(is_cede).count(), sent.iter().filter(is_release).count())
+    };
+    let sent = script.report(&worker(0), GuardReport::Superseded { term: 0 }, SECOND);
+    assert_eq!((ended(&sent), script.machine.is_superseded()), ((0, 0), false), "it is its own");
+    let sent = script.report(&Peer::new("else"), GuardReport::Superseded { term: 1 }, SECOND);
+    assert_eq!((ended(&sent), script.machine.is_superseded()), ((0, 0), false), "no worker of the session");
+    let sent = script.report(&worker(0), GuardReport::Superseded { term: 1 }, SECOND);
+    assert_eq!((ended(&sent), script.machine.is_superseded(), script.machine.is_over()), ((2, 0), true, true));
+    let failed = sent.iter().filter_map(|(_, message)| match message {
+        Message::ToClient(ToClient::Reply { id: RequestId(2), result: Err(failure) }) => Some(failure.code),
+        _ => None,
+    });
+    assert_eq!(failed.collect::<Vec<_>>(), [Code::Aborted]);
+}
