@@ -1,7 +1,7 @@
 //! `meshtf attach`: follows a detached run to its end.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -13,7 +13,8 @@ use meshtf_tensor::failure::counted;
 use meshtf_tensor::memory::Bytes;
 
 use super::bar::bar;
-use super::detached::{Found, elsewhere, find, patiently, short_id, standing};
+use super::detached::{Found, continued, elsewhere, find, patiently, short_id, standing};
+use super::launching::Launching;
 use super::output::Lines;
 use super::paint::mention;
 use super::reach::AskArgs;
@@ -23,11 +24,15 @@ use super::table::short_peer;
 use super::train::attached::Attached;
 use super::{Exit, Outcome, Trouble, output};
 
-/// The interval of the requests for new lines.
+/// The interval of the requests for new lines, and for those of a run that waits until its client has them.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+const ASK_OWN_EVERY: Duration = Duration::from_millis(50);
 /// The remedy for a run whose variables have no value.
 const FIRST_VALUES: &str = "; `meshtf submit` gives the variables values before the steps: --init the initial ones, --weights \
                             PATH those of a training";
+/// The remedy for a run that no node continues.
+const LOST: &str = "; `meshtf runs` shows whether one does later. Otherwise submit it again: the variables are as their tasks \
+                    have them, or begin from --init or --weights";
 
 /// Follow a detached run to its end
 ///
@@ -70,7 +75,8 @@ pub(super) async fn attach(args: Args) -> Outcome {
     let mut signals = Signals::listen()?;
     let followed = args.by.ask(&[], async |node: &Node| {
         let found = find(node, &args.run).await?;
-        Following::new(&args, found).follow(node).await
+        let how = How { json: args.json, quiet: args.quiet, checkpoint: args.checkpoint.as_deref() };
+        Following::new(how, found).follow(node).await
     });
     tokio::select! {
         outcome = followed => outcome,
@@ -82,9 +88,20 @@ pub(super) async fn attach(args: Args) -> Outcome {
     }
 }
 
+/// How a run is followed.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    pub json: bool,
+    pub quiet: bool,
+    /// The folder for the states of a training.
+    pub checkpoint: Option<&'a Path>,
+}
+
 /// The state of the output of a run.
-struct Following<'a> {
-    args: &'a Args,
+pub(super) struct Following<'a> {
+    args: How<'a>,
+    /// This command has begun the run, which ends with it.
+    own: Option<&'a Launching>,
     found: Found,
     lines: Lines,
     progress: ProgressBar,
@@ -93,6 +110,8 @@ struct Following<'a> {
     has_steps: bool,
     /// The last step whose values were printed: another node may compute some again.
     printed: u64,
+    /// The values of the last step, if they came before the end of the run.
+    last: Option<(Vec<String>, Vec<Tensor>)>,
     /// If it is a training.
     training: Option<Attached>,
     brought: Option<Brought>,
@@ -100,8 +119,8 @@ struct Following<'a> {
     last_state: Option<u64>,
 }
 
-impl Following<'_> {
-    fn new(args: &Args, found: Found) -> Following<'_> {
+impl<'a> Following<'a> {
+    pub fn new(args: How<'a>, found: Found) -> Following<'a> {
         let of = found.status.of;
         let is_shown = of >= 2 && !args.quiet && std::io::stderr().is_terminal() && !found.status.state.is_over();
         let progress = bar(of, is_shown && found.status.training.is_none(), "{rate} {eta}");
@@ -109,19 +128,26 @@ impl Following<'_> {
         let (training, brought, last_state) = (None, None, None);
         Following {
             args,
+            own: None,
             found,
             lines,
             progress,
             after: 0,
             has_steps: false,
             printed: 0,
+            last: None,
             training,
             brought,
             last_state,
         }
     }
 
-    async fn follow(mut self, node: &Node) -> Outcome {
+    /// The run ends with this command.
+    pub fn own(self, launching: &'a Launching) -> Following<'a> {
+        Following { own: Some(launching), ..self }
+    }
+
+    pub async fn follow(mut self, node: &Node) -> Outcome {
         let run = self.found.status.run;
         if !self.args.quiet {
             let status = &self.found.status;
@@ -133,7 +159,7 @@ impl Following<'_> {
                 standing(status)
             ));
         }
-        if let Some(folder) = &self.args.checkpoint {
+        if let Some(folder) = self.args.checkpoint {
             if self.found.status.training.is_none() {
                 let why = format!("--checkpoint: run {} is no training, which alone has states", short_id(run));
                 return Err(Trouble::input(why));
@@ -141,13 +167,19 @@ impl Following<'_> {
             self.brought = Some(Brought::to(folder, run)?);
         }
         loop {
+            self.own.iter().for_each(|own| own.hold(&self.found.task, run));
             let told = patiently(async || node.follow(&self.found.task, run, self.after).await).await;
             let (followed, tensors) = match told {
                 Ok(told) => told,
-                Err(failure) => {
-                    (self.found, self.after) = (elsewhere(node, run, failure).await?, 0);
-                    continue;
-                }
+                // All steps are done, and another node may just make the last one again.
+                Err(_) if self.own.is_some() && self.last.is_some() => return self.end_without_node(),
+                Err(failure) => match elsewhere(node, run, failure).await {
+                    Ok(found) => {
+                        (self.found, self.after) = (found, 0);
+                        continue;
+                    }
+                    Err(trouble) => return Err(self.lost(trouble)),
+                },
             };
             self.progress.set_position(followed.status.step);
             let mut tensors = tensors.into_iter();
@@ -165,18 +197,40 @@ impl Following<'_> {
                 self.progress.finish_and_clear();
                 return Err(trouble);
             }
+            if !followed.has_more && followed.status.state.is_over() {
+                let found = Found { task: self.found.task.clone(), status: followed.status.clone() };
+                match continued(node, &found).await {
+                    Ok(None) => {}
+                    Ok(Some(found)) => {
+                        (self.found, self.after) = (found, 0);
+                        continue;
+                    }
+                    Err(trouble) => return Err(self.lost(trouble)),
+                }
+            }
             if !followed.has_more {
                 self.bring(node, &followed.status).await?;
             }
             match () {
                 () if followed.has_more => {}
                 () if followed.status.state.is_over() => {
+                    self.own.iter().for_each(|own| own.let_go());
                     self.progress.finish_and_clear();
                     return self.end(&followed, &tensors.collect::<Vec<_>>());
                 }
+                // Its own run waits for it.
+                () if self.own.is_some() => tokio::time::sleep(ASK_OWN_EVERY).await,
                 () => tokio::time::sleep(ASK_EVERY).await,
             }
         }
+    }
+
+    /// No node has the run any more.
+    fn lost(&self, trouble: Trouble) -> Trouble {
+        self.progress.finish_and_clear();
+        let Some(own) = self.own else { return trouble };
+        own.let_go();
+        trouble.with_hint(LOST)
     }
 
     /// Prints a message above the bar.
@@ -211,6 +265,7 @@ impl Following<'_> {
             return training.show(&line.what, values);
         }
         match &line.what {
+            LineKind::Values { step } if *step == self.found.status.of => self.last = Some((fetches.to_vec(), values)),
             LineKind::Values { step } => {
                 self.has_steps = true;
                 if *step > self.printed {
@@ -235,6 +290,24 @@ impl Following<'_> {
         self.progress.suspend(|| lines.line(&text));
     }
 
+    /// The node is lost that had made all steps, whose values have come.
+    fn end_without_node(mut self) -> Outcome {
+        self.own.iter().for_each(|own| own.let_go());
+        self.progress.finish_and_clear();
+        if let Some((fetches, values)) = self.last.take().filter(|(_, values)| !values.is_empty()) {
+            self.show_last(self.found.status.of, &fetches, &values);
+        }
+        self.lines.result().map(|()| Exit::Ok)
+    }
+
+    /// The values of the last step of all.
+    fn show_last(&mut self, step: u64, fetches: &[String], values: &[Tensor]) {
+        match self.has_steps || self.args.json {
+            true => self.show_step(step, fetches, values),
+            false => self.lines.line(&output::values_text(fetches, values)),
+        }
+    }
+
     /// The values of the last step, and the end of the run.
     fn end(mut self, followed: &Followed, values: &[Tensor]) -> Outcome {
         let Followed { status, fetches, last, unkept, .. } = followed;
@@ -247,8 +320,8 @@ impl Following<'_> {
             Some(_) if matches!(status.state, DetachedState::Failed(_)) || values.is_empty() => {}
             // It was a line already.
             Some(step) if *step <= self.printed => {}
-            Some(step) if self.has_steps || !is_done || self.args.json => self.show_step(*step, fetches, values),
-            Some(_) => self.lines.line(&output::values_text(fetches, values)),
+            Some(step) if !is_done => self.show_step(*step, fetches, values),
+            Some(step) => self.show_last(*step, fetches, values),
             None if is_done => {}
             None => unkept.iter().for_each(mention),
         }
@@ -282,7 +355,7 @@ impl Following<'_> {
     fn states(&self, status: &DetachedStatus) -> Option<String> {
         let saved = status.training?.saved;
         let id = short_id(status.run);
-        Some(match (saved, &self.args.checkpoint, self.last_state) {
+        Some(match (saved, self.args.checkpoint, self.last_state) {
             (None, ..) => "there is no saved state".to_owned(),
             (Some(_), Some(folder), Some(step)) => format!("the last state is {}", state(folder, step).display()),
             (Some(step), Some(_), None) => format!("the state after step {step} is not kept any more"),

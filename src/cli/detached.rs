@@ -84,12 +84,35 @@ fn each_once(found: Vec<Found>) -> Vec<Found> {
     let mut once: Vec<Found> = Vec::new();
     for one in found {
         match once.iter_mut().find(|known| known.status.run == one.status.run) {
-            Some(known) if known.status.state.is_over() && !one.status.state.is_over() => *known = one,
+            Some(known) if rank(&known.status.state) > rank(&one.status.state) => *known = one,
             Some(_) => {}
             None => once.push(one),
         }
     }
     once
+}
+
+/// The order in which the states of one run on several nodes count.
+fn rank(state: &DetachedState) -> u8 {
+    match state {
+        DetachedState::Moved => 2,
+        state => u8::from(state.is_over()),
+    }
+}
+
+/// The run after its state on a node is final: another node has it, if that was cut off, or if this one took its place too soon.
+pub(super) async fn continued(node: &Node, found: &Found) -> Result<Option<Found>, Trouble> {
+    let run = found.status.run;
+    match &found.status.state {
+        DetachedState::Moved => {
+            let why = format!("{} was cut off for a while, and another node has the run", found.task.short());
+            elsewhere(node, run, Failure::new(Code::Unavailable, why)).await.map(Some)
+        }
+        DetachedState::Failed(failure) if failure.code == Code::Unavailable => {
+            Ok(anywhere(node, run).await.filter(|one| !one.status.state.is_over()))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The run after its node failed: if that is lost, or has another process, another node may continue the run.
@@ -113,7 +136,7 @@ pub(super) async fn elsewhere(node: &Node, run: SessionId, failure: Failure) -> 
 /// The run of that name, on whichever node it is by now. Nodes that do not answer do not have it.
 async fn anywhere(node: &Node, run: SessionId) -> Option<Found> {
     let all = lists(node, ANSWER_LIMIT).await.into_iter().filter_map(|(task, list)| {
-        let status = list.ok()?.into_iter().find(|one| one.run == run)?;
+        let status = list.ok()?.into_iter().find(|one| one.run == run && one.state != DetachedState::Moved)?;
         Some(Found { task, status })
     });
     each_once(all.collect()).pop()
@@ -319,6 +342,11 @@ mod tests {
         for all in [vec![ended.clone(), running.clone()], vec![running, ended.clone()]] {
             let once = each_once(all);
             assert_eq!((once.len(), once[0].task.short().as_str()), (1, "worker/1"));
+        }
+        let mut moved = ended.clone();
+        moved.status.state = DetachedState::Moved;
+        for all in [vec![ended.clone(), moved.clone()], vec![moved, ended.clone()]] {
+            assert_eq!(each_once(all)[0].status.state, ended.status.state);
         }
         assert_eq!(each_once(vec![ended, found(2, 7)]).len(), 2);
     }

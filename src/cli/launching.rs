@@ -48,6 +48,16 @@ impl Launching {
         launched
     }
 
+    /// The run is under way on the node of that task: it ends with this command.
+    pub fn hold(&self, task: &Task, run: SessionId) {
+        self.set(Some(Asked { task: task.clone(), run, is_doubtful: false }));
+    }
+
+    /// The run is over, or its node is lost.
+    pub fn let_go(&self) {
+        self.set(None);
+    }
+
     /// Ends the run if the request was given up: nobody would know of it.
     pub async fn give_up(&self, reached: &Reached, trouble: Trouble) -> Trouble {
         let asked = lock(&self.0).take();

@@ -71,9 +71,10 @@ pub struct Args {
     /// `meshtf stop` ends it, `meshtf runs` lists it; the result is kept for a day
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     detach: bool,
-    /// With --detach: have another node continue the run if the master is lost, from the newest copy of the guarded state. A
-    /// master that only hangs, or is cut off, may then end the run when it comes back
-    #[arg(long, requires = "detach")]
+    /// Have another node continue the run if the master is lost, from the newest copy of the guarded state: this command
+    /// follows it there, and no value is missing or comes twice. A master that was only stopped, or cut off, leaves the run to
+    /// that node
+    #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     heir: bool,
     #[command(flatten)]
     place: PlaceArgs,
@@ -185,12 +186,12 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     args.steps.tells_unguarded = args.guard.is_asked();
     args.steps.has_heir = args.heir;
     let kept = "the variables keep their values on their tasks";
-    let outcome = match args.detach {
+    let outcome = match args.detach || args.heir {
         true => {
             let launching = Launching::default();
             let work = async {
                 tokio::select! {
-                    outcome = args.steps.detach(&reached, &job, &launching) => outcome,
+                    outcome = args.steps.detach(&reached, &job, &launching, !args.detach) => outcome,
                     trouble = interrupted() => Err(trouble),
                 }
             };

@@ -1,6 +1,7 @@
 //! The detached runs of a node: it is their client and their master. What they leave is kept for a day, within limits. A run
 //! may have an heir, a node that continues it if this one is lost (`heirs`).
 
+mod attended;
 mod entry;
 mod heirs;
 mod kept;
@@ -77,7 +78,11 @@ impl Detached for DetachedRuns {
                 Ok((ToldDetached::List(list), Vec::new()))
             }
             AskDetached::Follow { run, after } => {
-                let (followed, tensors) = self.entry(run)?.follow(after);
+                let entry = self.entry(run)?;
+                if let (Some(until), Some(master)) = (entry.received(from, after), self.master.upgrade()) {
+                    master.received(run, until);
+                }
+                let (followed, tensors) = entry.follow(after);
                 Ok((ToldDetached::Followed(Box::new(followed)), tensors))
             }
             AskDetached::Stop { run, .. } if self.stop_starting(run) => {
@@ -220,7 +225,8 @@ impl DetachedRuns {
     fn made(&self, entry: Arc<Entry>, session: Session) -> impl Future<Output = ()> + Send + use<> {
         let me = self.me.clone();
         async move {
-            entry.work(session).await;
+            let (run, master) = (entry.run, me.upgrade().map(|runs| runs.master.clone()).unwrap_or_default());
+            entry.work(session, || master.upgrade().is_some_and(|master| master.is_superseded(run))).await;
             if let Some(runs) = me.upgrade() {
                 runs.look_at_own();
                 runs.sweep();
@@ -336,8 +342,17 @@ impl Whole {
     /// # Errors
     /// InvalidArgument if it has no step, feeds are missing, or the graph is wrong.
     fn of(launch: Launch, mut tensors: Vec<Tensor>) -> Result<Whole> {
-        let Launch { mut title, graph: mut nodes, constants, options, signature, steps: count, every, has_heir } =
-            launch;
+        let Launch {
+            mut title,
+            graph: mut nodes,
+            constants,
+            options,
+            signature,
+            steps: count,
+            every,
+            has_heir,
+            is_attended,
+        } = launch;
         if count == 0 {
             return Err(Failure::invalid("a run has one step at least"));
         }
@@ -352,7 +367,7 @@ impl Whole {
         let rest = tensors.split_off(signature.feeds.len());
         constants.put_back(&mut [&mut nodes[..]], rest, |_| None)?;
         let steps = Steps { signature, feeds: tensors, count, every };
-        Ok(Whole { title, graph: Graph::new(nodes)?, options, steps, has_heir })
+        Ok(Whole { title, graph: Graph::new(nodes)?, options, steps, has_heir, is_attended })
     }
 }
 

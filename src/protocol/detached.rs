@@ -153,6 +153,8 @@ pub struct Launch {
     pub every: u64,
     /// Another node continues it if the node is lost.
     pub has_heir: bool,
+    /// The asker follows it: the run waits for it, and ends with it.
+    pub is_attended: bool,
 }
 
 /// A detached run, as its node describes it.
@@ -203,6 +205,8 @@ pub enum DetachedState {
     },
     /// A step failed, or a task was lost for good.
     Failed(Failure),
+    /// Another node continues it: this one was cut off for a while.
+    Moved,
 }
 
 impl DetachedState {
@@ -214,6 +218,7 @@ impl DetachedState {
             DetachedState::Done => "done",
             DetachedState::Stopped { .. } => "stopped",
             DetachedState::Failed(_) => "failed",
+            DetachedState::Moved => "moved",
         }
     }
 

@@ -40,10 +40,15 @@ pub enum ToGuard {
     Return { session: SessionId, ask: u64 },
     /// Send the part of the cut that `of` had sent to the peer that holds its task now.
     GiveBack { session: SessionId, ask: u64, cut: Cut, of: Peer, to: Peer },
-    /// If this master is lost, that node may take its place. `None`: no node may.
+    /// If this master is lost, that node may take its place, until another is named. `None`: there is none any more, as far as
+    /// this master knows.
     Heir { session: SessionId, heir: Option<Peer> },
-    /// From the heir of a master that is lost, in its place: as [`ToGuard::Serve`].
-    Adopt { session: SessionId, ask: u64, of: Vec<Peer> },
+    /// From the heir of a master that is lost, in its place: as [`ToGuard::Serve`]. `term` is greater than that of the master,
+    /// which is refused from then on, and `cut` the one of the estate: the worker refuses if it knows of a later one that is
+    /// complete, with which that master has gone on.
+    Adopt { session: SessionId, ask: u64, term: u64, cut: Cut, of: Vec<Peer> },
+    /// From a master that another one has superseded: release the session's pieces, and keep the copies for that.
+    Cede { session: SessionId },
     /// From a task to its buddy: one of the `chunks` of its part of a cut. The tensors: for each resource that is not the same
     /// as in `base`, first its form, as bytes, and then its tensors.
     Keep { session: SessionId, cut: Cut, base: Option<Cut>, chunk: u32, chunks: u32, resources: Vec<SentResource> },
@@ -93,6 +98,7 @@ impl ToGuard {
             | ToGuard::GiveBack { session, .. }
             | ToGuard::Heir { session, .. }
             | ToGuard::Adopt { session, .. }
+            | ToGuard::Cede { session }
             | ToGuard::Keep { session, .. }
             | ToGuard::Load { session, .. }
             | ToGuard::Taken { session, .. } => *session,
@@ -162,6 +168,8 @@ pub enum GuardReport {
     Restored { ask: u64, result: Result<(), Failure> },
     /// From the heir: it has the estate as of the cut.
     Inherited { cut: Cut },
+    /// The session has a master of that later term, and the worker takes nothing from this one any more.
+    Superseded { term: u64 },
 }
 
 /// A task's part of a cut.
@@ -198,6 +206,8 @@ pub struct Estate {
     pub pieces: u32,
     /// See `steps`.
     pub asks: u64,
+    /// How many masters the session had before this one.
+    pub term: u64,
 }
 
 /// Most names in [`Copied`].
@@ -293,8 +303,16 @@ impl GuardNote {
     }
 }
 
-impl fmt::Display for GuardNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl GuardNote {
+    /// The line for people, with the node that continues the run if the master was lost.
+    pub(crate) fn text(&self, by: Option<&Task>) -> String {
+        let mut text = String::new();
+        // A string takes all.
+        let _ = self.write(&mut text, by);
+        text
+    }
+
+    fn write(&self, f: &mut impl fmt::Write, by: Option<&Task>) -> fmt::Result {
         match self {
             GuardNote::Waiting { task, why, at, limit_ms } => {
                 let (task, at, limit) = (task.short(), Grouped(*at), limit_ms / 1000);
@@ -309,10 +327,17 @@ impl fmt::Display for GuardNote {
                 let (task, at, tenths) = (task.short(), Grouped(*at), after_ms.div_ceil(100));
                 let which = if matches!(self, GuardNote::Inherited { .. }) { "the master " } else { "" };
                 let after = format!("{}.{} s", tenths / 10, tenths % 10);
-                write!(f, "{which}{task} was lost at step {at}; continued from {from} after {after}")
+                let by = by.filter(|_| !which.is_empty()).map(|by| format!("by {} ", by.short())).unwrap_or_default();
+                write!(f, "{which}{task} was lost at step {at}; continued {by}from {from} after {after}")
             }
             GuardNote::Unguarded { why } => write!(f, "the steps are not guarded against the loss of a task: {why}"),
         }
+    }
+}
+
+impl fmt::Display for GuardNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, None)
     }
 }
 
@@ -347,7 +372,9 @@ mod tests {
         assert_eq!(waiting.clone().after_steps(0).to_string(), line);
         let inherited = GuardNote::Inherited { task: Task::new("ps", 1), at: 1040, repeated: 40, after_ms: 1240 };
         let line = "the master ps/1 was lost at step 1,040; continued from 1,000 after 1.3 s";
-        assert_eq!(inherited.after_steps(7).to_string(), line, "it counts the steps of the whole run");
+        assert_eq!(inherited.clone().after_steps(7).to_string(), line, "it counts the steps of the whole run");
+        let line = "the master ps/1 was lost at step 1,040; continued by ps/2 from 1,000 after 1.3 s";
+        assert_eq!(inherited.text(Some(&Task::new("ps", 2))), line);
         assert!(waiting.after_steps(999_001).to_string().contains("at step 1,000,000 "));
     }
 }

@@ -381,6 +381,10 @@ impl State {
             return Err(is_anothers(id));
         }
         let mut sessions = self.sessions();
+        // Under the lock, or the heir of that master might take its place in between.
+        if self.is_from_earlier(master, id) {
+            return Err(is_anothers(id));
+        }
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&id) {
             let why = format!("pieces of {MAX_SESSIONS} sessions are here already");
             return Err(Failure::new(Code::ResourceExhausted, why));

@@ -36,6 +36,8 @@ pub struct NewRun<'a> {
     pub every: u64,
     /// Another node continues it if that one is lost.
     pub has_heir: bool,
+    /// The asker follows it: the run waits for it, and ends with it.
+    pub is_attended: bool,
 }
 
 /// A training that is to begin on a node.
@@ -98,12 +100,12 @@ fn status((told, _): (ToldDetached, Vec<Tensor>)) -> Result<DetachedStatus> {
 /// The request for a run, and its tensors. All constants of its graph go with it, since nobody would answer for them
 /// later.
 fn written(run: NewRun<'_>) -> (Box<Launch>, Vec<Tensor>) {
-    let NewRun { title, graph, options, signature, feeds, steps, every, has_heir } = run;
+    let NewRun { title, graph, options, signature, feeds, steps, every, has_heir, is_attended } = run;
     let mut graph = graph.to_defs();
     let taken = TakenOut::of(&mut [&mut graph[..]], |_, _, constant| Some(Content::of(constant)));
     let (constants, values) = taken.without(|_| false);
     let tensors = feeds.into_iter().chain(values).collect();
-    (Box::new(Launch { title, graph, constants, options, signature, steps, every, has_heir }), tensors)
+    (Box::new(Launch { title, graph, constants, options, signature, steps, every, has_heir, is_attended }), tensors)
 }
 
 /// Begins a run on a node, under this name.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::sandbox::{NodeProcess, Sandbox, wait_until};
+use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -208,6 +208,161 @@ fn handles_interrupts(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
+}
+
+/// The lines of a run that prints each `every`-th step: the number of the step, which is also the counter's value.
+struct Counted {
+    client: Running,
+    every: u64,
+    last: u64,
+}
+
+impl Counted {
+    /// A run whose client stays; its master is worker/0.
+    fn submit(sandbox: &Sandbox, steps: &str, every: u64) -> Counted {
+        let graph = program(sandbox);
+        let every_text = every.to_string();
+        let words = ["submit", &graph, "--init", "--steps", steps, "--every", &every_text, "--guard", "0.1"];
+        let client = sandbox.start(&[&words[..], &["--target", "worker/0", "--heir"]].concat());
+        Counted { client, every, last: 0 }
+    }
+
+    /// The next line: none is missing, and none comes twice.
+    fn next(&mut self) {
+        let line = self.client.next_line(WITHIN).unwrap_or_else(|| panic!("it ended: {}", self.client.stderr()));
+        let next = self.last + self.every;
+        assert_eq!(line.trim(), format!("step {next}: {next}"), "{}", self.client.stderr());
+        self.last = next;
+    }
+
+    fn reach(&mut self, beyond: u64) {
+        while self.last < beyond {
+            self.next();
+        }
+    }
+
+    fn says(&self, what: &str) {
+        assert!(wait_until(WITHIN, || self.client.stderr().contains(what)), "{what}: {}", self.client.stderr());
+    }
+}
+
+/// The run of a client that stays, which is the only one.
+fn the_only(sandbox: &Sandbox) -> Value {
+    listed(sandbox, "")
+}
+
+#[test]
+fn a_client_follows_its_run_to_the_heir_of_a_master_that_is_killed() {
+    let sandbox = Sandbox::new();
+    let mut mesh: Vec<Option<NodeProcess>> =
+        ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
+    let mut run = Counted::submit(&sandbox, "1000000000", 20);
+    run.reach(1000);
+    let has_heir = || the_only(&sandbox)["heir"].is_string();
+    assert!(wait_until(WITHIN, has_heir), "{}", the_only(&sandbox));
+    mesh[1].take().unwrap().process.signal("KILL");
+    run.says("the master worker/0 was lost at step ");
+    let continued = run.last + 5000;
+    run.reach(continued);
+    let said = run.client.stderr();
+    assert_eq!(said.matches("was lost at step ").count(), 1, "{said}");
+    assert!(said.contains("; continued by worker/1 from "), "{said}");
+    let one = the_only(&sandbox);
+    assert_eq!((&one["state"], &one["node"]), (&json!("running"), &json!("/job:worker/task:1")));
+    // The run ends with its client, wherever it is by now.
+    run.client.signal("INT");
+    let ended = run.client.end();
+    assert_eq!(ended.code(), 130, "{}", ended.stderr);
+    assert!(ended.stderr.contains(" is ended"), "{}", ended.stderr);
+    assert!(wait_until(WITHIN, || the_only(&sandbox)["state"] == "stopped"), "{}", the_only(&sandbox));
+}
+
+#[test]
+fn a_master_that_was_stopped_gives_its_run_up_to_the_heir() {
+    let sandbox = Sandbox::new();
+    let mesh = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
+    let mut run = Counted::submit(&sandbox, "1000000000", 20);
+    run.reach(1000);
+    let one = the_only(&sandbox);
+    let follower = sandbox.start(&["attach", one["id"].as_str().unwrap()]);
+    assert!(wait_until(WITHIN, || the_only(&sandbox)["heir"].is_string()), "{}", the_only(&sandbox));
+    mesh[1].process.signal("STOP");
+    let continued = "; continued by worker/1 from ";
+    // Its lines wait until they are read.
+    while !run.client.stderr().contains(continued) {
+        run.next();
+    }
+    let beyond = run.last + 2000;
+    run.reach(beyond);
+    mesh[1].process.signal("CONT");
+    // It learns of it, says so, and has the run no more.
+    let told = "another node continues the session";
+    assert!(wait_until(WITHIN, || mesh[1].process.stderr().contains(told)), "{}", mesh[1].process.stderr());
+    let beyond = run.last + 5000;
+    run.reach(beyond);
+    let one = the_only(&sandbox);
+    assert_eq!((&one["state"], &one["node"]), (&json!("running"), &json!("/job:worker/task:1")));
+    assert_eq!(run.client.stderr().matches("was lost at step ").count(), 1, "{}", run.client.stderr());
+    assert!(wait_until(WITHIN, || follower.stderr().contains(continued)), "{}", follower.stderr());
+    sandbox.run(&["stop", one["id"].as_str().unwrap()]).expect(0);
+    while run.client.next_line(WITHIN).is_some() {}
+    for ended in [run.client.end(), follower.end()] {
+        assert_eq!(ended.code(), 143, "{}", ended.stderr);
+    }
+    // No step was made by both.
+    let done = the_only(&sandbox)["steps"]["done"].as_u64().unwrap();
+    let value = sandbox.run(&["variable", "get", "ps/0", "v"]).expect(0).stdout;
+    assert_eq!(value.trim(), done.to_string());
+}
+
+/// The heir computes again all that the client has not received, also if the run was far ahead.
+#[test]
+fn a_run_waits_for_its_client_and_its_heir_does_so_too() {
+    let sandbox = Sandbox::new();
+    let mut mesh: Vec<Option<NodeProcess>> =
+        ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
+    let mut run = Counted::submit(&sandbox, "1000000000", 1);
+    run.reach(100);
+    assert!(wait_until(WITHIN, || the_only(&sandbox)["heir"].is_string()), "{}", the_only(&sandbox));
+    run.client.signal("STOP");
+    let steps = || the_only(&sandbox)["steps"]["done"].as_u64().unwrap();
+    // It makes the steps whose values are kept until they are fetched, and no more.
+    let mut before = 0;
+    assert!(wait_until(WITHIN, || std::mem::replace(&mut before, steps()) == before && before > 0));
+    mesh[1].take().unwrap().process.signal("KILL");
+    // For a moment no node has it.
+    let nodes = || sandbox.run(&["runs", "--json"]).expect(0).stdout;
+    assert!(wait_until(WITHIN, || nodes().contains("/job:worker/task:1")), "{}", nodes());
+    run.client.signal("CONT");
+    run.says("; continued by worker/1 from ");
+    let beyond = steps() + 3000;
+    run.reach(beyond);
+    run.client.signal("TERM");
+    let ended = run.client.end();
+    assert_eq!(ended.code(), 143, "{}", ended.stderr);
+}
+
+#[test]
+fn a_client_that_stays_prints_what_submit_prints_and_says_if_no_node_continues() {
+    let sandbox = Sandbox::new();
+    let mut mesh: Vec<Option<NodeProcess>> =
+        ["ps/0", "worker/0", "worker/1"].map(|name| Some(sandbox.node(name))).into();
+    let graph = program(&sandbox);
+    let words = ["submit", &graph, "--init", "--target", "worker/0", "--heir", "--steps"];
+    assert_eq!(sandbox.run(&[&words[..], &["7"]].concat()).expect(0).stdout, "7\n");
+    let lines: String = (1..=2000).map(|step| format!("step {step}: {step}\n")).collect();
+    assert_eq!(sandbox.run(&[&words[..], &["2000", "--every", "1"]].concat()).expect(0).stdout, lines);
+    let wrong = [&words[..], &["7", "--guard", "off"]].concat();
+    sandbox.run(&wrong).expect(2).complains(&["--heir", "guarded"]);
+    let mut run = Counted::submit(&sandbox, "1000000000", 50);
+    run.reach(100);
+    mesh[1..].iter_mut().for_each(|node| node.take().unwrap().process.signal("KILL"));
+    while run.client.next_line(WITHIN).is_some() {}
+    let ended = run.client.end();
+    assert_eq!(ended.code(), 4, "{}", ended.stderr);
+    for what in ["no other node continued the run within 15 s", "submit it again"] {
+        assert!(ended.stderr.contains(what), "{what}: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `meshtf submit --detach`: a node makes the steps by itself.
+//! `meshtf submit --detach` and `--heir`: a node makes the steps by itself.
 
 use meshtf::Client;
 use meshtf::node::NewRun;
@@ -8,7 +8,8 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::counted;
 use serde_json::json;
 
-use super::super::detached::short_id;
+use super::super::attach::{Following, How};
+use super::super::detached::{Found, short_id};
 use super::super::inputs::StepRequest;
 use super::super::launching::Launching;
 use super::super::reach::Reached;
@@ -16,8 +17,15 @@ use super::super::{Exit, Outcome, Trouble, output};
 use super::StepArgs;
 
 impl StepArgs {
-    /// Gives the variables their values, and has the node of the master make the steps.
-    pub(super) async fn detach(&self, reached: &Reached, job: &StepRequest, launching: &Launching) -> Outcome {
+    /// Gives the variables their values, and has the node of the master make the steps, which end with this command if it
+    /// `stays`.
+    pub(super) async fn detach(
+        &self,
+        reached: &Reached,
+        job: &StepRequest,
+        launching: &Launching,
+        stays: bool,
+    ) -> Outcome {
         let Reached::Mesh { node, master } = reached else {
             return Err(Trouble::input("--detach: only a node of a mesh continues without this process"));
         };
@@ -53,9 +61,16 @@ impl StepArgs {
             steps: self.steps,
             every: self.every,
             has_heir: self.has_heir,
+            is_attended: stays,
         };
         let run = NewRun::name();
         let status = launching.ask(master.as_ref(), run, node.launch(master.as_ref(), run, new)).await?;
+        if stays {
+            let task = master.ok_or_else(|| Trouble::mesh("no node of the mesh has a task"))?;
+            let how = How { json: self.json, quiet: self.quiet, checkpoint: None };
+            let following = Following::new(how, Found { task, status }).own(launching);
+            return following.follow(node).await;
+        }
         let (id, on) = (short_id(status.run), master.as_ref().map(Task::short).unwrap_or_default());
         if self.json {
             output::json_value(&json!({ "run": status.run.to_string(), "node": on, "steps": self.steps }))?;

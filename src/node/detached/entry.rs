@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use meshtf_graph::Graph;
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Bytes;
 use tokio::sync::Notify;
 
+use super::attended::Attended;
 use super::parts::{next_part, part};
 use super::tail::{Tail, bytes};
 use super::trained::Trained;
@@ -51,6 +53,10 @@ pub(super) struct Entry {
     state: Mutex<State>,
     /// Wakes the run to give up the steps under way.
     pub gives_up: Notify,
+    /// Wakes the run that waits for its client.
+    pub heard: Notify,
+    /// The task of this node, if it continues the run of another one.
+    pub heir_on: Option<Task>,
     pub succession: Mutex<Succession>,
     /// If it is a training.
     pub training: Option<Trained>,
@@ -67,6 +73,8 @@ pub(super) struct Whole {
     pub steps: Steps,
     /// Another node continues it if this one is lost.
     pub has_heir: bool,
+    /// Its client stays.
+    pub is_attended: bool,
 }
 
 /// The node that continues a run if this one is lost.
@@ -111,31 +119,20 @@ pub(super) struct State {
     /// Why the values of the last step are not kept.
     unkept: Option<String>,
     pub tail: Tail,
+    /// Its client, if that stays.
+    pub attended: Option<Attended>,
 }
 
 impl Entry {
     /// A run that a participant began so long ago, of which these steps are done.
     pub fn new(run: SessionId, by: Peer, whole: Whole, since: Since) -> Entry {
         let bare = Entry::bare((run, by), whole.title.clone(), whole.steps.count, since);
+        *bare.state() = State::new(since.1, whole.is_attended);
         let (fetches, every) = (whole.steps.signature.fetches.clone(), whole.steps.every);
         Entry { fetches, every, whole: Mutex::new(Some(Arc::new(whole))), ..bare }
     }
 
     pub(super) fn bare((run, by): (SessionId, Peer), title: String, count: u64, (age, first): Since) -> Entry {
-        let state = State {
-            state: DetachedState::Running,
-            is_starting: true,
-            stopped_by: None,
-            step: first,
-            seen: VecDeque::new(),
-            ended: None,
-            fetched: Vec::new(),
-            notice: None,
-            is_enough: false,
-            states: TrainingStatus::default(),
-            unkept: None,
-            tail: Tail::default(),
-        };
         let now = Instant::now();
         Entry {
             run,
@@ -147,8 +144,10 @@ impl Entry {
             whole: Mutex::new(None),
             began: now.checked_sub(age).unwrap_or(now),
             first,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(first, false)),
             gives_up: Notify::new(),
+            heard: Notify::new(),
+            heir_on: None,
             succession: Mutex::default(),
             training: None,
         }
@@ -181,6 +180,11 @@ impl Entry {
     /// The number of all steps.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// The distance of the steps whose values are lines, or 0.
+    pub fn every(&self) -> u64 {
+        self.every
     }
 
     /// The steps that are done.
@@ -290,6 +294,7 @@ impl Entry {
                 self.gives_up.notify_one();
             }
             self.training.iter().for_each(|training| training.stops.notify_one());
+            self.heard.notify_one();
         }
         self.status_of(&state, heir)
     }
@@ -315,36 +320,43 @@ impl Entry {
         is_ended
     }
 
-    /// Makes its steps, and ends its session.
-    pub async fn work(self: Arc<Self>, session: Session) {
+    /// Makes its steps, and ends its session. `is_moved`: whether another node has that by now.
+    pub async fn work(self: Arc<Self>, session: Session, is_moved: impl Fn() -> bool) {
         self.state().is_starting = false;
         let outcome = tokio::select! {
             biased;
             () = self.gives_up.notified() => Ok(()),
             outcome = self.make_steps(&session) => outcome,
         };
+        let is_moved = outcome.is_err() && is_moved();
         // Steps that were given up end with it. A master that is gone has no session.
         let _closed = tokio::time::timeout(CLOSES_WITHIN, session.close()).await;
-        self.end(outcome);
+        self.end_as(outcome, is_moved);
     }
 
     async fn make_steps(&self, session: &Session) -> Result<()> {
         let Some(whole) = self.whole() else { return Ok(()) };
         let Steps { signature, feeds, count, every } = &whole.steps;
         let named: Vec<(&String, Tensor)> = signature.feeds.iter().zip(feeds.iter().cloned()).collect();
-        let (mut done, mut most) = (self.first, 1);
+        let (mut done, mut most, mut value_bytes) = (self.first, 1, 0);
         make_ready(session, signature).await?;
         while done < *count && self.state().stopped_by.is_none() {
-            let (steps, told_every) = part(most, done, *count, *every);
+            self.wait_for_room(value_bytes).await;
+            if self.is_stopped() {
+                break;
+            }
+            let (steps, told_every) = part(self.most_for_client(most, value_bytes), done, *count, *every);
             let began = Instant::now();
             let run = session.run().feeds(&named).fetches(&signature.fetches).targets(&signature.targets);
             let on_event = |event: StepEvent| self.happened(event.after_steps(done));
             let ran = run.steps(steps).watch(told_every, on_event).await;
             let values = ran.map_err(|failure| failure.after_steps(done))?.values;
             done += steps;
-            most = next_part((most, steps), began.elapsed(), bytes(&values));
+            value_bytes = bytes(&values);
+            most = next_part((most, steps), began.elapsed(), value_bytes);
             self.part_done(done, values);
         }
+        self.wait_until_received().await;
         Ok(())
     }
 
@@ -361,7 +373,7 @@ impl Entry {
                 state.tail.values(step, values);
             }
             StepEvent::Guard(note) => {
-                let text = note.to_string();
+                let text = note.text(self.heir_on.as_ref());
                 state.notice = Some(text.clone());
                 state.tail.notice(text);
             }
@@ -374,8 +386,12 @@ impl Entry {
         let mut state = self.state();
         state.stepped(done, Instant::now());
         state.fetched = numbers(&self.fetches, &values, done);
-        // The last step's are told at the end.
-        if self.every > 0 && done < self.count && done.is_multiple_of(self.every) {
+        // The last step's are told at the end, unless the run waits until they are received.
+        let is_line = match done < self.count {
+            true => self.every > 0 && done.is_multiple_of(self.every),
+            false => state.attended.is_some(),
+        };
+        if is_line {
             state.tail.values(done, values.clone());
         }
         match state.tail.keep(done, values) {
@@ -393,9 +409,14 @@ impl Entry {
 
     /// No step follows.
     pub fn end(&self, outcome: Result<(), Failure>) {
+        self.end_as(outcome, false);
+    }
+
+    fn end_as(&self, outcome: Result<(), Failure>, is_moved: bool) {
         self.training.iter().for_each(Trained::measure);
         let mut state = self.state();
         state.state = match outcome {
+            Err(_) if is_moved => DetachedState::Moved,
             Err(failure) => DetachedState::Failed(failure),
             Ok(()) if state.step >= self.count || state.is_enough => DetachedState::Done,
             Ok(()) => DetachedState::Stopped { by: state.stopped_by.clone().unwrap_or_else(|| self.by.clone()) },
@@ -413,6 +434,25 @@ impl Entry {
 }
 
 impl State {
+    /// That of a run of which so many steps are done, and whose client stays.
+    pub fn new(step: u64, is_attended: bool) -> State {
+        State {
+            state: DetachedState::Running,
+            is_starting: true,
+            stopped_by: None,
+            step,
+            seen: VecDeque::new(),
+            ended: None,
+            fetched: Vec::new(),
+            notice: None,
+            is_enough: false,
+            states: TrainingStatus::default(),
+            unkept: None,
+            tail: Tail::default(),
+            attended: is_attended.then(|| Attended::new(step)),
+        }
+    }
+
     pub fn stepped(&mut self, step: u64, now: Instant) {
         self.step = self.step.max(step);
         self.seen.push_back((now, self.step));
@@ -481,7 +521,7 @@ mod tests {
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
         let steps = Steps { signature, feeds: vec![Tensor::scalar(1f32)], count, every };
         let options = SessionOptions::default();
-        Whole { title: "g.json".into(), graph: Graph::default(), options, steps, has_heir: false }
+        Whole { title: "g.json".into(), graph: Graph::default(), options, steps, has_heir: false, is_attended: false }
     }
 
     fn entry(count: u64, every: u64) -> Entry {

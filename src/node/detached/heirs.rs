@@ -204,7 +204,7 @@ impl DetachedRuns {
         let Some(task) = master.upgrade().map(|master| master.task().clone()) else { return };
         self.handle.spawn(async move {
             let Some(whole) = entry.whole() else { return };
-            let Whole { title, graph, options, steps, has_heir } = &*whole;
+            let Whole { title, graph, options, steps, has_heir, is_attended } = &*whole;
             let of = NewRun {
                 title: title.clone(),
                 graph,
@@ -214,6 +214,7 @@ impl DetachedRuns {
                 steps: steps.count,
                 every: steps.every,
                 has_heir: *has_heir,
+                is_attended: *is_attended,
             };
             let about = (entry.run, entry.by.clone(), task, entry.age().as_millis() as u64);
             let agreed = leave_to(&requests, &heir, about, of).await;
@@ -222,7 +223,11 @@ impl DetachedRuns {
             match agreed {
                 Ok(()) => {
                     (succession.heir, succession.refusals) = (Some(heir.clone()), 0);
-                    master.upgrade().into_iter().for_each(|master| master.set_heir(entry.run, heir.clone()));
+                    let Some(master) = master.upgrade() else { return };
+                    if let Some(until) = entry.received_until() {
+                        master.received(entry.run, until);
+                    }
+                    master.set_heir(entry.run, heir.clone());
                 }
                 Err(failure) => {
                     // One that is gone has not refused.
@@ -265,7 +270,9 @@ impl DetachedRuns {
         let failure = failure.on_task(&task.to_string());
         let lost = Lost { task: task.clone(), at: step, ago, failure: failure.clone() };
         let done = master.succeed(run, lost);
-        let entry = Arc::new(Entry::new(run, by, whole, (began.elapsed(), done.unwrap_or(step))));
+        let mut entry = Entry::new(run, by, whole, (began.elapsed(), done.unwrap_or(step)));
+        entry.heir_on = Some(master.task().clone());
+        let entry = Arc::new(entry);
         self.begin(Arc::clone(&entry));
         let Some(_) = done else {
             master.disclaim(run);

@@ -141,7 +141,14 @@ mod tests {
         let signature = Signature { fetches: vec!["y".into()], ..Signature::default() };
         let steps = Steps { signature, feeds: Vec::new(), count: 1, every: 0 };
         let options = SessionOptions::default();
-        let whole = Whole { title: String::new(), graph: Graph::default(), options, steps, has_heir: false };
+        let whole = Whole {
+            title: String::new(),
+            graph: Graph::default(),
+            options,
+            steps,
+            has_heir: false,
+            is_attended: false,
+        };
         Arc::new(Entry::new(SessionId(run), Peer::new("me"), whole, (Duration::ZERO, 0)))
     }
 

@@ -68,6 +68,27 @@ impl Tail {
         if bytes <= MAX_VALUE_BYTES { Ok(()) } else { Err(bytes) }
     }
 
+    /// The number of the last line.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The last step whose values, or their bytes, are a line up to that number; 0 if none is kept.
+    pub fn step_at(&self, number: u64) -> u64 {
+        let lines = self.lines.iter().rev().map(|(line, ..)| line).skip_while(|line| line.number > number);
+        let mut steps = lines.filter_map(|line| match line.what {
+            LineKind::Values { step } | LineKind::LeftOut { step, .. } => Some(step),
+            _ => None,
+        });
+        steps.next().unwrap_or(0)
+    }
+
+    /// The number of lines that are kept after that one, and the bytes of their values.
+    pub fn size_after(&self, number: u64) -> (usize, usize) {
+        let lines = self.lines.iter().rev().take_while(|(line, ..)| line.number > number);
+        lines.fold((0, 0), |(lines, bytes), (.., own)| (lines + 1, bytes + own))
+    }
+
     /// The last values, and their step.
     pub fn last_values(&self) -> Option<&(u64, Vec<Tensor>)> {
         self.values.as_ref()

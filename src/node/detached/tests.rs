@@ -61,6 +61,7 @@ fn new_run(graph: &Graph) -> NewRun<'_> {
         steps: 1 << 60,
         every: 0,
         has_heir: false,
+        is_attended: false,
     }
 }
 

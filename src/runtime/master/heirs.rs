@@ -38,10 +38,11 @@ pub(crate) struct Lost {
 }
 
 impl Heirs {
-    /// Keeps the record of a session, if it is newer; whether it is expected from that master.
+    /// Keeps the record of a session, if it is newer; whether it is expected from that master, which is not taken to be lost.
     fn keep(&self, master: &Peer, session: SessionId, estate: Estate) -> bool {
         let mut all = lock(&self.0);
-        let Some(expected) = all.get_mut(&session).filter(|expected| expected.master == *master) else { return false };
+        let is_expected = |expected: &&mut Expected| expected.master == *master && expected.lost.is_none();
+        let Some(expected) = all.get_mut(&session).filter(is_expected) else { return false };
         // A large one may have been overtaken.
         if expected.estate.as_ref().is_none_or(|known| known.cut <= estate.cut) {
             expected.estate = Some(estate);
@@ -88,6 +89,16 @@ impl Master {
     /// That node has agreed to continue a session of this master.
     pub fn set_heir(&self, session: SessionId, peer: Peer) {
         self.state.told(session, SessionEvent::Heir { peer });
+    }
+
+    /// Whether another master has continued a session, which was this one's.
+    pub fn is_superseded(&self, session: SessionId) -> bool {
+        self.state.sessions.find(session).is_some_and(|handle| handle.lock().machine.is_superseded())
+    }
+
+    /// The values of a session's steps up to this one are received: the heir does not compute them again.
+    pub fn received(&self, session: SessionId, until: u64) {
+        self.state.told(session, SessionEvent::Received { until });
     }
 
     /// This node agrees to continue a session of another master.

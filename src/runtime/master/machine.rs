@@ -77,6 +77,8 @@ pub(super) enum SessionEvent<'a> {
     Guarded { worker: &'a Peer, report: GuardReport },
     /// A node continues the session if this master is lost.
     Heir { peer: Peer },
+    /// The client has the values of the steps up to this one.
+    Received { until: u64 },
     /// Time has passed: for a session that is guarded.
     Tick { cluster: &'a Cluster },
     /// Time has passed, and no plan is being compared: for a session that is guarded.
@@ -168,6 +170,8 @@ pub(super) struct Machine {
     outbox: Sends,
     /// It has ended; threads that still hold it must not use it.
     is_over: bool,
+    /// It has ended because another master has the session.
+    is_superseded: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
     tasks: HashMap<Task, Incarnation>,
@@ -230,6 +234,7 @@ impl Machine {
             tells_steps: false,
             outbox: Sends::new(),
             is_over: false,
+            is_superseded: false,
             next_piece: 0,
             tasks: HashMap::new(),
             workers: BTreeSet::new(),
@@ -269,6 +274,7 @@ impl Machine {
             SessionEvent::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
             SessionEvent::Guarded { worker, report } => self.guard_report(worker, report),
             SessionEvent::Heir { peer } => self.set_heir(peer),
+            SessionEvent::Received { until } => self.set_received(until),
             SessionEvent::Tick { cluster } => {
                 self.tick_guard(cluster);
                 self.restore_if_registered(cluster);

@@ -7,6 +7,7 @@
 
 mod outgoing;
 mod state;
+mod term;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -52,7 +53,9 @@ pub(super) struct Guards(BTreeMap<SessionId, Guarded>);
 
 struct Guarded {
     master: Peer,
-    /// The node that may take its place once it is lost.
+    /// How many masters the session had before.
+    term: u64,
+    /// The node that may take its place if it is lost.
     heir: Option<Peer>,
     /// The newest of what the master asks for: work for an older ask stops.
     asked: u64,
@@ -218,6 +221,7 @@ impl Guards {
         }
         self.0.entry(session).or_insert_with(|| Guarded {
             master: master.clone(),
+            term: 0,
             heir: None,
             asked: 0,
             own: BTreeMap::new(),
@@ -234,25 +238,6 @@ impl Guards {
             guarded.wards.entry(peer).or_default();
         }
         Ok(())
-    }
-
-    /// As [`Guards::serve`], for a node that takes the place of a master that is lost.
-    ///
-    /// # Errors
-    /// PermissionDenied if the master had named another node, or none; Unavailable while it is still connected here.
-    fn adopt(&mut self, heir: &Peer, (session, ask): (SessionId, u64), of: Vec<Peer>) -> Result<()> {
-        if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master != *heir) {
-            if guarded.heir.as_ref() != Some(heir) {
-                let why = format!("the master of session {session} has not named this node to take its place");
-                return Err(Failure::new(Code::PermissionDenied, why));
-            }
-            if guarded.orphaned.is_none() || !guarded.is_released {
-                let why = format!("the master of session {session} is still connected here");
-                return Err(Failure::new(Code::Unavailable, why));
-            }
-            (guarded.master, guarded.heir, guarded.expected) = (heir.clone(), None, None);
-        }
-        self.serve(heir, (session, ask), of)
     }
 
     /// Takes a chunk from a task whose copies are kept here; `Some` if it was the last. `None` in the outer option: nobody
@@ -362,6 +347,9 @@ impl State {
     /// Takes the messages that say whose copies are kept, at once and in the order of the master's messages. Returns the others,
     /// which may take long.
     pub(super) fn guard_at_once(&self, from: &Peer, message: ToGuard) -> Option<ToGuard> {
+        if term::is_of_master(&message) && self.is_from_earlier(from, message.session()) {
+            return None;
+        }
         match message {
             ToGuard::Serve { session, ask, of } => {
                 let served = {
@@ -377,14 +365,8 @@ impl State {
                 self.guard_says(from, session, GuardReport::Ready { ask, result });
                 None
             }
-            ToGuard::Adopt { session, ask, of } => {
-                let adopted = {
-                    let sessions = self.sessions();
-                    // The pieces of the master that is lost may still be on their way out.
-                    is_not_anothers(&sessions, from, session)
-                        .map_err(|failure| Failure::new(Code::Unavailable, failure.message))
-                        .and_then(|()| lock(&self.guards).adopt(from, (session, ask), of))
-                };
+            ToGuard::Adopt { session, ask, term, cut, of } => {
+                let adopted = self.adopt(from, (session, ask), (term, cut), of);
                 if adopted.is_ok() {
                     // Copies on their way were for the master that is lost.
                     self.parcels.drop_asks(session, ask);
@@ -395,9 +377,15 @@ impl State {
                 None
             }
             ToGuard::Heir { session, heir } => {
-                if let Ok(guarded) = lock(&self.guards).of_master(session, from) {
-                    guarded.heir = heir;
+                let mut guards = lock(&self.guards);
+                // A node that was named stays so until there is another: this master may be the one that is cut off.
+                if let (Ok(guarded), Some(heir)) = (guards.of_master(session, from), heir) {
+                    guarded.heir = Some(heir);
                 }
+                None
+            }
+            ToGuard::Cede { session } => {
+                self.cede(from, session);
                 None
             }
             ToGuard::Complete { session, cut } => {
@@ -488,6 +476,7 @@ impl State {
             }
             ToGuard::Serve { .. }
             | ToGuard::Adopt { .. }
+            | ToGuard::Cede { .. }
             | ToGuard::Heir { .. }
             | ToGuard::Complete { .. }
             | ToGuard::Taken { .. } => {}
@@ -526,6 +515,7 @@ impl State {
             }
             ToGuard::Serve { .. }
             | ToGuard::Adopt { .. }
+            | ToGuard::Cede { .. }
             | ToGuard::Heir { .. }
             | ToGuard::Complete { .. }
             | ToGuard::Taken { .. } => {}

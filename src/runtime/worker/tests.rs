@@ -257,7 +257,7 @@ fn only_the_master_of_a_session_guards_it() {
             GuardReport::Ready { result, .. } | GuardReport::Restored { result, .. } => result,
             GuardReport::Copied { result, .. } => result.map(|_| ()),
             GuardReport::Kept { result, .. } => result,
-            GuardReport::Inherited { .. } => panic!("a worker inherits nothing"),
+            GuardReport::Inherited { .. } | GuardReport::Superseded { .. } => panic!("nobody takes its place"),
         }
     };
     // One that came before the master of the pieces does not stay.

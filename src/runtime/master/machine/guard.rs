@@ -91,6 +91,10 @@ pub(super) struct Guard {
     pace: Pace,
     /// The node that continues the session if this master is lost.
     heir: Option<Heir>,
+    /// The last step that may be in a cut which the heir has.
+    received: u64,
+    /// How many masters the session had before this one.
+    pub term: u64,
 }
 
 pub(super) enum Phase {
@@ -189,6 +193,8 @@ impl Guard {
             untold: Vec::new(),
             pace: Pace::default(),
             heir: None,
+            received: u64::MAX,
+            term: 0,
         }
     }
 
@@ -338,7 +344,7 @@ impl Machine {
             guard.pace.held(now);
         }
         match &guard.phase {
-            Phase::Steps if !guard.is_replaying && now >= guard.due => {
+            Phase::Steps if !guard.is_replaying && now >= guard.due && !guard.is_held() => {
                 // Without a step since, the newest cut is the state of now.
                 let has_worked = guard.broken.is_some()
                     || guard.complete.is_none()
@@ -486,6 +492,7 @@ impl Machine {
             GuardReport::Kept { cut, of, result } => self.kept(worker, cut, &of, result),
             GuardReport::Restored { ask, result } => self.restored(worker, ask, result),
             GuardReport::Inherited { cut } => self.inherited(worker, cut),
+            GuardReport::Superseded { term } => self.superseded(worker, term),
         }
     }
 

@@ -374,6 +374,7 @@ impl Machine {
         }
         guard.asks += 1;
         let ask = guard.asks;
+        let inherited = recovery.inherited.map(|_| (guard.term, complete.cut));
         let mut parts = complete.parts.clone();
         // Nothing is put back on a task that is left out: it has nothing of the session.
         parts.retain(|part| !recovery.leaves(part, cluster));
@@ -410,7 +411,7 @@ impl Machine {
                 let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
                 guard.served.insert(part.peer.clone(), of.clone());
                 restoring.greets.insert(part.peer.clone());
-                asks.push((part.peer.clone(), greet(recovery.inherited.is_some(), (id, ask), of)));
+                asks.push((part.peer.clone(), greet(inherited, (id, ask), of)));
             } else {
                 asks.push((part.peer.clone(), ToGuard::Restore { session: id, ask, cut: complete.cut, from }));
             }
@@ -423,7 +424,7 @@ impl Machine {
                     let of: Vec<Peer> = kept.map(|one| one.ward.clone()).collect();
                     guard.served.insert(buddy.clone(), of.clone());
                     restoring.greets.insert(buddy.clone());
-                    asks.push((buddy.clone(), greet(true, (id, ask), of)));
+                    asks.push((buddy.clone(), greet(inherited, (id, ask), of)));
                 }
             }
         }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use meshtf_graph::plan::Signature;
 use meshtf_tensor::device::Task;
+use meshtf_tensor::ids::SessionId;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::runtime::master::Lost;
@@ -51,10 +53,15 @@ struct Steps {
     notes: Vec<String>,
     failures: Vec<String>,
     failure: Option<Failure>,
+    /// Somebody waits for so many steps.
+    awaited: Option<(u64, Arc<Notify>)>,
 }
 
 impl Steps {
     fn see(&mut self, step: u64, values: &[Tensor]) {
+        if let Some((_, awaited)) = self.awaited.take_if(|(awaited, _)| *awaited <= step) {
+            awaited.notify_one();
+        }
         let values: Vec<i32> = values.iter().map(|one| one.item::<i32>().unwrap()).collect();
         match self.values.get(&step) {
             Some(known) if *known != values => self.wrong.push(format!("step {step}: {known:?}, then {values:?}")),
@@ -82,10 +89,16 @@ async fn count(session: &Session, mut done: u64, steps: &Mutex<Steps>) -> Result
     Ok(())
 }
 
+fn graph() -> Graph {
+    Graph::new(read(COUNTS.as_bytes()).expect("a program").nodes).expect("a graph")
+}
+
+fn options() -> SessionOptions {
+    SessionOptions { isolated: true, guard: Some(Duration::from_millis(100)), ..SessionOptions::default() }
+}
+
 async fn live(net: Arc<Net>, steps: Arc<Mutex<Steps>>) -> Result<u64, String> {
-    let graph = Graph::new(read(COUNTS.as_bytes()).expect("a program").nodes).expect("a graph");
-    let options =
-        SessionOptions { isolated: true, guard: Some(Duration::from_millis(100)), ..SessionOptions::default() };
+    let (graph, options) = (graph(), options());
     let (id, own) = (net.session_id(), Arc::clone(&net.host(&client(0)).client));
     let (first, heir) = (net.holder(0), net.holder(HEIR));
     let session = Session::open_as(id, Arc::clone(&own), first.clone(), &graph, options.clone()).await;
@@ -177,5 +190,105 @@ fn another_node_continues_a_session_whose_master_dies() {
         println!("{with:?}: {continued} of {SEEDS} continued, {survived} to the end, {again} steps again");
         assert!(continued * 4 >= SEEDS && survived * 10 >= continued * 6, "{with:?}: {continued}, {survived}");
         assert!(again > 0, "{with:?}");
+    }
+}
+
+/// A session whose heir takes its master to be lost, at some time, though that works on.
+async fn doubted(net: Arc<Net>, id: SessionId, steps: Arc<Mutex<Steps>>) -> Result<u64, String> {
+    let own = Arc::clone(&net.host(&client(0)).client);
+    let (first, heir) = (net.holder(0), net.holder(HEIR));
+    let session = Session::open_as(id, own, first.clone(), &graph(), options()).await;
+    let session = session.map_err(|failure| failure.to_string())?;
+    net.host(&heir).master().expect("it has a task").expect(id, first.clone());
+    net.host(&first).master().expect("it has a task").set_heir(id, heir.clone());
+    let counted = count(&session, 0, &steps).await;
+    let is_superseded = net.host(&first).master().expect("it has a task").is_superseded(id);
+    let mut steps = lock(&steps);
+    // It says so whatever the client of the session heard first.
+    steps.is_continued = is_superseded;
+    steps.failure = counted.err();
+    // Nobody waits forever.
+    steps.awaited.take().into_iter().for_each(|(_, awaited)| awaited.notify_one());
+    Ok(0)
+}
+
+/// The heir takes the session.
+async fn usurped(net: Arc<Net>, id: SessionId, begins: Arc<Notify>, steps: Arc<Mutex<Steps>>) -> Result<u64, String> {
+    begins.notified().await;
+    let (own, heir) = (Arc::clone(&net.host(&client(1)).client), net.holder(HEIR));
+    let failure = Failure::new(Code::Unavailable, "the master is gone, as it seems");
+    let lost = Lost { task: Task::new("sim", 0), at: 0, ago: 0, failure };
+    let Some(done) = net.host(&heir).master().expect("it has a task").succeed(id, lost) else { return Ok(0) };
+    lock(&steps).is_continued = true;
+    let continued = async {
+        let session = Session::open_as(id, own, heir, &graph(), options()).await?;
+        count(&session, done.max(1) - 1, &steps).await
+    };
+    lock(&steps).failure = continued.await.err();
+    Ok(0)
+}
+
+/// The sessions whose master kept them, those that the heir had, and those that both ended.
+#[derive(Debug, Default)]
+struct Ends {
+    kept: u64,
+    taken: u64,
+    neither: u64,
+}
+
+/// The heir comes at some time. If they were `parted`, the master has lost it before, and gone on without it.
+fn usurp(seed: u64, parted: bool, undisturbed: &Steps, ends: &mut Ends) {
+    let place = format!("seed {seed}, parted: {parted}");
+    let (net, mut draw) = (net::network(MasterLimits::default().sessions), Draw(seed));
+    net.start(HEIR);
+    let (at, begins, id) = (1 + draw.below(ALL), Arc::new(Notify::new()), net.session_id());
+    let strikes = if parted { vec![(1400 + draw.below(2500), Strike::Part(0, HEIR))] } else { vec![] };
+    let first = Arc::new(Mutex::new(Steps { awaited: Some((at, Arc::clone(&begins))), ..Steps::default() }));
+    let second = Arc::new(Mutex::new(Steps::default()));
+    let mut world = World { net, draw, strikes, trace: None, acts: 0, most_passed: MOST_PASSED };
+    let lives = vec![
+        Life::of(doubted(Arc::clone(&world.net), id, Arc::clone(&first))),
+        Life::of(usurped(Arc::clone(&world.net), id, begins, Arc::clone(&second))),
+    ];
+    world.run(lives).unwrap_or_else(|fault| panic!("{place}: {fault}"));
+    world.strikes.clear();
+    world.run(vec![]).unwrap_or_else(|fault| panic!("{place}: {fault}"));
+    assert_eq!(world.net.left(), "", "{place}");
+    let (first, second) = (lock(&first), lock(&second));
+    for steps in [&*first, &*second] {
+        assert_eq!(steps.wrong, [""; 0], "{place}");
+        let differs = steps.values.iter().find(|(step, values)| undisturbed.values.get(step) != Some(values));
+        assert_eq!(differs, None, "{place}: no step counts twice");
+    }
+    match (&first.failure, &second.failure) {
+        // There was no cut yet.
+        (failure, None) if !second.is_continued => assert_eq!(*failure, None, "{place}"),
+        (None, Some(_)) => ends.kept += 1,
+        // All steps were done before the heir came.
+        (None, None) => {
+            assert_eq!(first.values.len() as u64, ALL, "{place}: both have it");
+            ends.kept += 1;
+        }
+        (Some(failure), None) => {
+            assert!(first.is_continued, "{place}: {failure}");
+            assert_eq!(second.values.keys().last(), Some(&ALL), "{place}");
+            ends.taken += 1;
+        }
+        (Some(one), Some(other)) => {
+            println!("{place}, at {at}: {one}; {other}");
+            ends.neither += 1;
+        }
+    }
+}
+
+#[test]
+fn one_master_alone_keeps_a_session_whose_heir_took_it_to_be_lost() {
+    let undisturbed = play(0, false, None);
+    for parted in [false, true] {
+        let mut ends = Ends::default();
+        (0..4 * SEEDS).for_each(|seed| usurp(seed, parted, &undisturbed, &mut ends));
+        println!("parted: {parted}: {ends:?}");
+        assert!(ends.taken > SEEDS && (ends.kept > 1 || !parted), "{ends:?}");
+        assert!(ends.neither * 10 <= ends.kept + ends.taken, "{ends:?}");
     }
 }

@@ -72,6 +72,7 @@ impl Guarded {
             }
             GuardReport::Copied { result, .. } => result,
             GuardReport::Kept { result, .. } => result.map(|()| Copied::default()),
+            GuardReport::Superseded { term } => Err(Failure::new(Code::Aborted, format!("term {term}"))),
             GuardReport::Inherited { .. } => panic!("a worker inherits nothing"),
         }
     }
@@ -133,21 +134,19 @@ fn a_state_is_put_back_as_long_as_that_is_wanted() {
 }
 
 #[test]
-fn only_the_heir_takes_the_place_of_a_master_and_only_once_that_is_gone() {
+fn only_the_heir_takes_the_place_of_a_master_that_is_gone() {
     let mut one = Guarded::new();
     one.step(GUARDED);
     assert_eq!(one.copy(1, None).resources, 1);
     one.step(GUARDED);
-    let adopt = |ask| ToGuard::Adopt { session: GUARDED, ask, of: Vec::new() };
+    let adopt = |ask| ToGuard::Adopt { session: GUARDED, ask, term: 1, cut: 1, of: Vec::new() };
     let code = |result: Result<Copied>| result.unwrap_err().code;
     one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: Some(Peer::new("heir")) }.into());
-    // Its pieces are here as long as the master is.
-    assert_eq!(code(one.asks_as("heir", adopt(10))), Code::Unavailable);
     one.bench.worker.down(&Peer::new(MASTER), None);
     assert_eq!(code(one.asks_as("stranger", adopt(10))), Code::PermissionDenied);
     one.asks_as("heir", adopt(10)).unwrap();
     one.asks_as("heir", adopt(11)).unwrap();
-    assert_eq!(code(one.asks(ToGuard::Serve { session: GUARDED, ask: 12, of: Vec::new() })), Code::FailedPrecondition);
+    assert_eq!(code(one.asks(ToGuard::Serve { session: GUARDED, ask: 12, of: Vec::new() })), Code::Aborted);
     // The copy has stayed.
     let restore = ToGuard::Restore { session: GUARDED, ask: 13, cut: 1, from: Origin::Here };
     one.asks_as("heir", restore).unwrap();
@@ -157,6 +156,71 @@ fn only_the_heir_takes_the_place_of_a_master_and_only_once_that_is_gone() {
     // Nobody has named another heir.
     one.bench.worker.down(&Peer::new("heir"), None);
     assert_eq!(code(one.asks_as("other", adopt(20))), Code::PermissionDenied);
+}
+
+#[test]
+fn a_master_that_comes_back_is_refused_once_its_heir_has_the_session() {
+    let mut one = Guarded::new();
+    one.step(GUARDED);
+    assert_eq!(one.copy(1, None).resources, 1);
+    one.bench.tell(MASTER, ToGuard::Complete { session: GUARDED, cut: 1 }.into());
+    one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: Some(Peer::new("heir")) }.into());
+    // The master is the one that was cut off: it has lost its heir, and names none.
+    one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: None }.into());
+    one.step(GUARDED);
+    let adopt = |ask, term| ToGuard::Adopt { session: GUARDED, ask, term, cut: 1, of: Vec::new() };
+    assert_eq!(one.asks_as("heir", adopt(9, 0)).unwrap_err().code, Code::FailedPrecondition, "it is the master's term");
+    // The master is connected, and learns of it.
+    one.bench.tell("heir", adopt(10, 1).into());
+    let reports: Vec<(String, GuardReport)> = (0..2)
+        .map(|_| match one.bench.next() {
+            (to, Message::ToMaster(ToMaster::Guard { report, .. })) => (to.to_string(), report),
+            (_, message) => panic!("{message:?}"),
+        })
+        .collect();
+    let expected = [
+        (MASTER.to_owned(), GuardReport::Superseded { term: 1 }),
+        ("heir".to_owned(), GuardReport::Ready { ask: 10, result: Ok(()) }),
+    ];
+    assert_eq!(reports, expected);
+    // Whatever it asks for, it is notified again, and nothing changes.
+    let copy = ToGuard::Copy { session: GUARDED, cut: 2, base: Some(1), buddy: Peer::new("buddy") };
+    let restore = |ask| ToGuard::Restore { session: GUARDED, ask, cut: 1, from: Origin::Here };
+    for message in [copy, restore(20), ToGuard::Serve { session: GUARDED, ask: 21, of: Vec::new() }] {
+        assert_eq!(one.asks(message).unwrap_err(), Failure::new(Code::Aborted, "term 1"));
+    }
+    for message in [ToGuard::Complete { session: GUARDED, cut: 2 }, ToGuard::Return { session: GUARDED, ask: 20 }] {
+        assert_eq!(one.asks(message).unwrap_err().code, Code::Aborted);
+    }
+    one.bench.register(MASTER, PieceId { session: GUARDED, number: 9 });
+    let (_, message) = one.bench.next();
+    assert!(matches!(message, Message::ToMaster(ToMaster::Guard { report: GuardReport::Superseded { term: 1 }, .. })));
+    assert_eq!(one.bench.registered().2.unwrap_err().code, Code::PermissionDenied);
+    one.asks_as("heir", restore(30)).unwrap();
+    one.asks_as("heir", ToGuard::Return { session: GUARDED, ask: 30 }).unwrap();
+    assert_eq!(one.asks(ToGuard::Cede { session: GUARDED }).unwrap_err().code, Code::Aborted);
+    one.bench.tell(MASTER, ToWorker::Release { session: GUARDED });
+    assert_eq!(one.value(), 1);
+}
+
+#[test]
+fn an_heir_comes_too_late_once_the_master_has_gone_on_without_it() {
+    let mut one = Guarded::new();
+    one.step(GUARDED);
+    one.copy(1, None);
+    one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: Some(Peer::new("heir")) }.into());
+    one.bench.tell(MASTER, ToGuard::Heir { session: GUARDED, heir: None }.into());
+    one.step(GUARDED);
+    one.copy(2, Some(1));
+    one.bench.tell(MASTER, ToGuard::Complete { session: GUARDED, cut: 2 }.into());
+    let adopt = ToGuard::Adopt { session: GUARDED, ask: 10, term: 1, cut: 1, of: Vec::new() };
+    assert_eq!(one.asks_as("heir", adopt).unwrap_err().code, Code::FailedPrecondition);
+    one.asks(ToGuard::Serve { session: GUARDED, ask: 3, of: Vec::new() }).unwrap();
+    // A master that gives the session up leaves the copies to its heir.
+    one.bench.tell(MASTER, ToGuard::Cede { session: GUARDED }.into());
+    let adopt = ToGuard::Adopt { session: GUARDED, ask: 11, term: 1, cut: 2, of: Vec::new() };
+    one.asks_as("heir", adopt).unwrap();
+    one.asks_as("heir", ToGuard::Restore { session: GUARDED, ask: 12, cut: 2, from: Origin::Here }).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use meshtf_tensor::ids::{RequestId, SessionId};
 use super::super::Machine;
 use super::super::guard::{Part, Phase};
 use crate::protocol::event::Event;
-use crate::protocol::guard::ToGuard;
+use crate::protocol::guard::{Cut, ToGuard};
 use crate::protocol::{Cluster, Peer};
 
 impl Machine {
@@ -42,11 +42,11 @@ impl Machine {
     }
 }
 
-/// The message by which a worker serves the session under this master.
-pub(super) fn greet(is_inherited: bool, (session, ask): (SessionId, u64), of: Vec<Peer>) -> ToGuard {
-    match is_inherited {
-        true => ToGuard::Adopt { session, ask, of },
-        false => ToGuard::Serve { session, ask, of },
+/// The message by which a worker serves the session under this master, which has its term and cut from another.
+pub(super) fn greet(inherited: Option<(u64, Cut)>, (session, ask): (SessionId, u64), of: Vec<Peer>) -> ToGuard {
+    match inherited {
+        Some((term, cut)) => ToGuard::Adopt { session, ask, term, cut, of },
+        None => ToGuard::Serve { session, ask, of },
     }
 }
 

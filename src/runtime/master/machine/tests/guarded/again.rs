@@ -1,8 +1,9 @@
 //! Runs beside cuts and recoveries: what is given up, what waits, and what others wait for.
 
+mod heir;
+
 use super::super::super::guard::Phase;
 use super::*;
-use crate::protocol::ToMaster;
 
 impl Script {
     /// A client asks for a run under this number.
@@ -61,49 +62,6 @@ fn a_task_whose_answer_was_awaited_at_a_loss_keeps_its_copies() {
         })
     };
     assert_eq!((served("worker 0"), served("other")), (Some(vec![worker(1)]), Some(vec![])));
-}
-
-#[test]
-fn no_task_forgets_a_cut_before_the_heir_has_the_record_of_the_next() {
-    let mut script = guarded();
-    let heir = Peer::new("heir");
-    let named =
-        |sent: &[(Peer, Message)]| asked(sent).iter().filter(|(_, one)| matches!(one, ToGuard::Heir { .. })).count();
-    let complete = |sent: &[(Peer, Message)]| {
-        asked(sent).iter().filter(|(_, one)| matches!(one, ToGuard::Complete { .. })).count()
-    };
-    let sent = script.on(SessionEvent::Heir { peer: heir.clone() }, 0);
-    assert_eq!(named(&sent), 0, "no worker serves the session yet");
-    let (plan, pieces) = script.planned("y", false, 0);
-    let sent = script.asks(2, plan, 10, 0);
-    let sent = script.answer_guard(sent, Until::Complete, 0);
-    assert_eq!((named(&sent), complete(&sent)), (2, 0), "{sent:?}");
-    let estates: Vec<_> = sent
-        .iter()
-        .filter_map(|(to, message)| match message {
-            Message::ToMaster(ToMaster::Inherit { estate, .. }) => Some((to, estate.cut, estate.at)),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(estates, [(&heir, 1, 0)]);
-    assert_eq!(script.machine.heir(), Some((&heir, false)));
-    assert_eq!(complete(&script.report(&worker(0), GuardReport::Inherited { cut: 1 }, 0)), 0, "it is not the heir");
-    assert_eq!(complete(&script.report(&heir, GuardReport::Inherited { cut: 1 }, 0)), 2);
-    assert_eq!(script.machine.heir(), Some((&heir, true)));
-    assert_eq!(complete(&script.report(&heir, GuardReport::Inherited { cut: 1 }, 0)), 0, "once");
-    // The next one, after four steps: the heir is lost, and no task waits for it.
-    (1..=4).for_each(|step| drop(script.done(&pieces, step, SECOND)));
-    script.tick(2 * SECOND);
-    let sent = script.end_begun(&pieces, 2 * SECOND);
-    let sent = script.answer_guard(sent, Until::Complete, 2 * SECOND);
-    let at = sent.iter().find_map(|(_, message)| match message {
-        Message::ToMaster(ToMaster::Inherit { estate, .. }) => Some(estate.at),
-        _ => None,
-    });
-    assert_eq!((complete(&sent), at), (0, Some(10)), "{sent:?}");
-    let failure = Failure::new(Code::Unavailable, "it is gone");
-    let sent = script.on(SessionEvent::Down { peer: &heir, failure: &failure }, 3 * SECOND);
-    assert_eq!((complete(&sent), script.machine.heir()), (2, None), "{sent:?}");
 }
 
 #[test]
