@@ -95,7 +95,8 @@ fn each_once(found: Vec<Found>) -> Vec<Found> {
 /// The order in which the states of one run on several nodes count.
 fn rank(state: &DetachedState) -> u8 {
     match state {
-        DetachedState::Moved => 2,
+        DetachedState::Moved => 3,
+        DetachedState::Failed(_) => 2,
         state => u8::from(state.is_over()),
     }
 }
@@ -109,7 +110,8 @@ pub(super) async fn continued(node: &Node, found: &Found) -> Result<Option<Found
             elsewhere(node, run, Failure::new(Code::Unavailable, why)).await.map(Some)
         }
         DetachedState::Failed(failure) if failure.code == Code::Unavailable => {
-            Ok(anywhere(node, run).await.filter(|one| !one.status.state.is_over()))
+            let failed = |one: &Found| matches!(one.status.state, DetachedState::Failed(_) | DetachedState::Moved);
+            Ok(anywhere(node, run).await.filter(|one| !failed(one)))
         }
         _ => Ok(None),
     }
@@ -347,6 +349,12 @@ mod tests {
         moved.status.state = DetachedState::Moved;
         for all in [vec![ended.clone(), moved.clone()], vec![moved, ended.clone()]] {
             assert_eq!(each_once(all)[0].status.state, ended.status.state);
+        }
+        // The heir has made all steps, and the master came back later.
+        let mut done = Found { task: Task::new("worker", 1), ..found(1, 9) };
+        done.status.state = DetachedState::Done;
+        for all in [vec![ended.clone(), done.clone()], vec![done, ended.clone()]] {
+            assert_eq!(each_once(all)[0].status.state, DetachedState::Done);
         }
         assert_eq!(each_once(vec![ended, found(2, 7)]).len(), 2);
     }

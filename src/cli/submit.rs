@@ -72,8 +72,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     detach: bool,
     /// Have another node continue the run if the master is lost, from the newest copy of the guarded state: this command
-    /// follows it there, and no value is missing or comes twice. A master that was only stopped, or cut off, leaves the run to
-    /// that node
+    /// follows it there, and no value is missing (of up to 4 MiB a step) or comes twice. A master that was only stopped, or cut
+    /// off, leaves the run to that node
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     heir: bool,
     #[command(flatten)]

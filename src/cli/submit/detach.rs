@@ -27,7 +27,8 @@ impl StepArgs {
         stays: bool,
     ) -> Outcome {
         let Reached::Mesh { node, master } = reached else {
-            return Err(Trouble::input("--detach: only a node of a mesh continues without this process"));
+            let flag = if stays { "--heir" } else { "--detach" };
+            return Err(Trouble::input(format!("{flag}: only a node of a mesh continues without this process")));
         };
         if self.has_heir && (self.guard.is_none() || self.place_by != PlaceBy::Names) {
             let why = "--heir: another node continues only steps that are guarded (several tasks, several steps, no --guard off) \

@@ -44,6 +44,13 @@ impl Guards {
         Ok(is_connected.then_some(before))
     }
 
+    /// As [`Guards::serve`], for a master of this term, also if nothing of the session was here before.
+    fn serve_later(&mut self, heir: &Peer, about: (SessionId, u64), term: u64, of: Vec<Peer>) -> Result<()> {
+        self.serve(heir, about, of)?;
+        self.0.entry(about.0).and_modify(|guarded| guarded.term = guarded.term.max(term));
+        Ok(())
+    }
+
     /// The master gives a session up to its heir: the copies stay for that.
     fn cede(&mut self, master: &Peer, session: SessionId) {
         if let Some(guarded) = self.0.get_mut(&session).filter(|guarded| guarded.master == *master) {
@@ -82,7 +89,7 @@ impl State {
         // Pieces of the earlier master may still be on their way out.
         is_not_anothers(&sessions, heir, session)
             .map_err(|failure| Failure::new(Code::Unavailable, failure.message))
-            .and_then(|()| lock(&self.guards).serve(heir, (session, ask), of))
+            .and_then(|()| lock(&self.guards).serve_later(heir, (session, ask), about.0, of))
     }
 
     /// A master gives a session up to its heir.

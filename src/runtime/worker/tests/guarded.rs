@@ -224,6 +224,20 @@ fn an_heir_comes_too_late_once_the_master_has_gone_on_without_it() {
 }
 
 #[test]
+fn a_process_that_is_new_to_a_session_refuses_its_earlier_master() {
+    let mut one = Guarded::new();
+    let session = SessionId(7);
+    one.asks_as("heir", ToGuard::Adopt { session, ask: 10, term: 1, cut: 1, of: Vec::new() }).unwrap();
+    let serve = ToGuard::Serve { session, ask: 11, of: Vec::new() };
+    assert_eq!(one.asks(serve.clone()).unwrap_err(), Failure::new(Code::Aborted, "term 1"));
+    one.bench.register(MASTER, PieceId { session, number: 0 });
+    let (_, message) = one.bench.next();
+    assert!(matches!(message, Message::ToMaster(ToMaster::Guard { report: GuardReport::Superseded { term: 1 }, .. })));
+    assert_eq!(one.bench.registered().2.unwrap_err().code, Code::PermissionDenied);
+    one.asks_as("heir", serve).unwrap();
+}
+
+#[test]
 fn a_state_is_not_put_back_over_the_changes_of_another_session() {
     let mut one = Guarded::new();
     let other = SessionId(2);
