@@ -277,5 +277,5 @@ fn is_bound(graph: &Graph, node: NodeId) -> bool {
 
 /// Whether another plan may take the place of this one.
 fn may_change(plan: &Prepared) -> bool {
-    plan.is_shared && !plan.is_replaced && !plan.signature.mode.is_partial() && !plan.placed.is_empty()
+    !plan.is_replaced && plan.is_movable()
 }

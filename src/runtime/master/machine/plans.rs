@@ -212,10 +212,7 @@ impl Plans {
 
     /// The plan that has taken the place of one by cost, of which runs are still under way.
     pub fn successor(&self, number: u32) -> Option<u32> {
-        let is_left = |plan: &&Prepared| {
-            plan.is_replaced && plan.is_shared && !plan.signature.mode.is_partial() && !plan.placed.is_empty()
-        };
-        let plan = self.plans.get(&number).filter(is_left)?;
+        let plan = self.plans.get(&number).filter(|plan| plan.is_replaced && plan.is_movable())?;
         self.ready(&plan.signature)
     }
 
@@ -408,6 +405,11 @@ pub(super) fn no_number(of: &str) -> Failure {
 }
 
 impl Prepared {
+    /// Whether nodes of it may run elsewhere: it was placed by cost, and its runs are whole.
+    pub(super) fn is_movable(&self) -> bool {
+        self.is_shared && !self.signature.mode.is_partial() && !self.placed.is_empty()
+    }
+
     /// Whether these values fit the plan's feeds.
     ///
     /// # Errors
