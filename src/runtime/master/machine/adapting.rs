@@ -246,7 +246,7 @@ impl Machine {
     /// The devices of the nodes of a plan that has taken the place of another since the last call, by the nodes' names, if they
     /// are to be logged: node, op, device.
     pub fn take_placed_anew(&mut self) -> Vec<(String, &'static str, DeviceName)> {
-        let placed = self.placed_anew.take().unwrap_or_default();
+        let Some(placed) = self.placed_anew.take() else { return Vec::new() };
         let of_node = |(node, device): (NodeId, &DeviceName)| {
             let node = self.graph.node(node);
             (node.name.clone(), node.op.name, device.clone())
