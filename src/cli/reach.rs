@@ -134,6 +134,16 @@ impl Reached {
         Ok(Reached::Local { cluster: LocalCluster::start_within(&tasks, backend, data, budget)?, master })
     }
 
+    /// Has this process master the sessions that are opened without a target, once it has met those of the `tasks` that are up.
+    pub async fn become_master(mut self, tasks: &[Task]) -> Result<Self, Trouble> {
+        if let Reached::Mesh { node, master } = &mut self {
+            let has_met = |task: &Task| node.live().member(task).is_some() || !node.is_up(task);
+            node.wait_until(SEARCH_LIMIT, || tasks.iter().all(has_met)).await;
+            node.become_master(master.take().as_ref())?;
+        }
+        Ok(self)
+    }
+
     /// The failure with its reasons: if a task is down, the peers that were seen and not met, and why.
     pub fn explain_trouble(&self, trouble: Trouble) -> Trouble {
         match self {

@@ -76,6 +76,11 @@ pub struct Args {
     /// off, leaves the run to that node
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     heir: bool,
+    /// Be the master of the run, in place of a node: then the loss of no node ends guarded steps. Nodes of the graph without a
+    /// device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not show its
+    /// steps
+    #[arg(long, conflicts_with_all = ["detach", "heir"])]
+    own_master: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -177,6 +182,7 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     args.steps.place_by = args.place.rule(&job.graph, args.target.is_some());
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
+    let reached = if args.own_master { reached.become_master(&job.tasks()).await? } else { reached };
     if let Err(trouble) = job.divide(args.steps.place_by, &reached.live().facts()) {
         reached.close().await;
         return Err(trouble);

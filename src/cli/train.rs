@@ -64,6 +64,7 @@ Examples:
   meshtf train digits.json --checkpoint run1 --resume
   meshtf train digits.json --checkpoint run1 --resume=if-any --retries 5
   meshtf train digits.json --checkpoint run1 --every 10min --detach
+  meshtf train digits.json --own-master           survives the loss of any node
   meshtf train digits.json --weights model.npz
   meshtf train digits.json --plot curves.svg --log runs/1
   tensorboard --logdir runs
@@ -126,6 +127,11 @@ pub struct Args {
     /// --checkpoint, `meshtf stop` ends it, `meshtf runs` lists it
     #[arg(long)]
     detach: bool,
+    /// Be the master of the training, in place of a node: then the loss of no node ends a guarded training. Nodes of the graph
+    /// without a device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not
+    /// show its steps
+    #[arg(long, conflicts_with_all = ["local", "detach"])]
+    own_master: bool,
     /// Name the node that made the loss or a gradient NaN or infinite; not with "backup"
     #[arg(long)]
     check_numerics: bool,
@@ -283,9 +289,18 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
     let (reached, found) = look_up(&args, &read, budget, &needed).await?;
     let (file, begun) = (args.graph.clone(), Arc::clone(&attempt));
     let command = Command::prepare(args, read, &found, attempt, keeper)?;
+    if command.args.own_master && command.trainer.is_elastic() {
+        let why =
+            "--own-master: a training whose \"workers\" have a \"min\" and a \"max\" finds another master by itself";
+        return Err(Trouble::input(why));
+    }
     let reached = match reached {
         Some(reached) => reached,
         None => command.args.host.reach(command.trainer.tasks(), budget).await?,
+    };
+    let reached = match command.args.own_master {
+        true => reached.become_master(&command.trainer.tasks()).await?,
+        false => reached,
     };
     // From now on a signal leaves an end in the record, which is written at once: a run that is killed in its first second is
     // known by it.

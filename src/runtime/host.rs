@@ -4,7 +4,7 @@
 mod by_hand;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 #[cfg(test)]
 pub(super) use self::by_hand::{Chore, ManualHost};
@@ -22,7 +22,7 @@ use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToM
 use crate::runtime::capacity;
 use crate::runtime::detached::Detached;
 use crate::runtime::inspect::Inspector;
-use crate::runtime::master::{Master, MasterLimits};
+use crate::runtime::master::{Master, MasterLimits, Seat};
 use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
 use crate::runtime::weights::{Fetch, Supply, Weights};
@@ -35,7 +35,8 @@ pub(crate) struct Host {
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
     worker: Option<Arc<Worker>>,
-    master: Option<Arc<Master>>,
+    /// Of a participant with a task, or of a client that masters its own sessions.
+    master: OnceLock<Arc<Master>>,
     inspector: Arc<Inspector>,
     supply: Supply,
 }
@@ -52,7 +53,7 @@ impl Host {
         });
         let master = task.map(|task| {
             let (limits, budget) = (MasterLimits::default(), resources.budget());
-            Master::new(task.clone(), Arc::clone(router), limits, Arc::clone(&events), budget)
+            Master::new(Seat::of_node(task.clone()), Arc::clone(router), limits, Arc::clone(&events), budget)
         });
         Host::of(task, router, (client, resources), worker, master, events)
     }
@@ -80,7 +81,7 @@ impl Host {
             supply: Supply::new(Arc::clone(&client), Arc::clone(router)),
             client,
             worker,
-            master,
+            master: master.map_or_else(OnceLock::new, OnceLock::from),
             inspector,
             events,
             resources,
@@ -97,9 +98,20 @@ impl Host {
         self.inspector.set_detached(detached);
     }
 
-    /// The master, of a participant with a task.
+    /// The master, of a participant with a task, and of a client that masters its own sessions.
     pub fn master(&self) -> Option<&Arc<Master>> {
-        self.master.as_ref()
+        self.master.get()
+    }
+
+    /// Gives a client a master for its own sessions, whose nodes without a task are on `default`. The first call counts.
+    pub fn become_master(&self, default: Task) {
+        self.master.get_or_init(|| {
+            let (limits, budget) = (MasterLimits::default(), self.budget());
+            let (router, events) = (Arc::clone(&self.router), Arc::clone(&self.events));
+            let master = Arc::new(Master::new(Seat::of_client(default), router, limits, events, budget));
+            self.inspector.set_master(&master);
+            master
+        });
     }
 
     /// The memory budget of this participant.
@@ -141,7 +153,7 @@ impl Host {
                 }
             }
             Message::ToHost(ToHost::Ask { id, inquiry: Inquiry::Constants { session, contents } }) => {
-                let client_of = |session| self.master.as_deref().and_then(|master| master.client_of(session));
+                let client_of = |session| self.master().and_then(|master| master.client_of(session));
                 self.supply.answer(from, id, (session, contents), client_of);
             }
             Message::ToHost(ToHost::Ask { id, inquiry }) => self.inspector.take(from, id, inquiry, tensors),
@@ -152,7 +164,7 @@ impl Host {
     }
 
     fn to_master(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
-        if let Some(master) = &self.master {
+        if let Some(master) = self.master() {
             master.deliver(from, message, tensors);
         }
     }
@@ -232,7 +244,7 @@ impl Host {
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         // Peers come and go one at a time: no step runs meanwhile.
         without_inline(|| {
-            if let Some(master) = &self.master {
+            if let Some(master) = self.master() {
                 master.down(peer, task, why);
             }
             if let Some(worker) = &self.worker {

@@ -48,7 +48,7 @@ pub(crate) struct Inspector {
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
     worker: Option<Weak<Worker>>,
-    master: Option<Weak<Master>>,
+    master: OnceLock<Weak<Master>>,
     events: Arc<Events>,
     /// The reports of clients on their runs.
     reports: Reports,
@@ -85,7 +85,7 @@ impl Inspector {
             router,
             resources,
             worker: worker.map(Arc::downgrade),
-            master: master.map(Arc::downgrade),
+            master: master.map(Arc::downgrade).map_or_else(OnceLock::new, OnceLock::from),
             events,
             reports: Reports::default(),
             detached: OnceLock::new(),
@@ -93,6 +93,11 @@ impl Inspector {
             looks: Mutex::default(),
             under_way: AtomicUsize::new(0),
         })
+    }
+
+    /// The master of a participant that had none. The first that is set counts.
+    pub fn set_master(&self, master: &Arc<Master>) {
+        let _first = self.master.set(Arc::downgrade(master));
     }
 
     /// Has inquiries about detached runs answered. The first that is set counts.
@@ -201,7 +206,7 @@ impl Inspector {
     }
 
     fn master(&self) -> Result<Arc<Master>> {
-        let master = self.master.as_ref().and_then(Weak::upgrade);
+        let master = self.master.get().and_then(Weak::upgrade);
         master.ok_or_else(|| Failure::new(Code::NotFound, "only a node with a task has sessions"))
     }
 
@@ -264,7 +269,7 @@ impl Inspector {
         let network = self.router.network();
         let own = self.task.as_ref().and_then(|task| cluster.member(task));
         let (sessions, of_master) =
-            self.master.as_ref().and_then(Weak::upgrade).map(|master| master.status()).unwrap_or_default();
+            self.master.get().and_then(Weak::upgrade).map(|master| master.status()).unwrap_or_default();
         let worker = self.worker.as_ref().and_then(Weak::upgrade).map(|worker| worker.status()).unwrap_or_default();
         let mut limits = vec![
             LimitStatus::new("memory", memory::in_use(), self.resources.budget().limit()),
@@ -287,7 +292,7 @@ impl Inspector {
             peers: Listed::all(network.peers),
             limits,
             totals: Totals {
-                steps: self.master.as_ref().and_then(Weak::upgrade).map_or(0, |master| master.steps()),
+                steps: self.master.get().and_then(Weak::upgrade).map_or(0, |master| master.steps()),
                 failed_runs: self.events.failed_runs(),
                 sent_bytes: network.traffic.0,
                 received_bytes: network.traffic.1,

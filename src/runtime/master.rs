@@ -13,6 +13,7 @@ mod homes;
 mod machine;
 mod placing;
 mod planner;
+mod seat;
 mod sessions;
 mod traces;
 mod work;
@@ -29,6 +30,7 @@ use self::homes::Homes;
 use self::machine::{AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, Subject, ToPlan, task_gone};
 use self::placing::{Times, log_node, log_placement};
 use self::planner::{PlanRequest, Planner, Work};
+pub(crate) use self::seat::Seat;
 use self::sessions::{Handle, Sessions};
 use self::traces::Traces;
 use meshtf_exec::{delivering, has_inline_work};
@@ -76,7 +78,7 @@ pub struct Master {
 
 /// The state that the planning threads share with the threads that deliver.
 struct State {
-    task: Task,
+    seat: Seat,
     router: Arc<dyn Router>,
     limits: MasterLimits,
     events: Arc<Events>,
@@ -123,10 +125,10 @@ impl AloneGraph {
 }
 
 impl Master {
-    /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
+    /// The master of a node or a client; the CPU of the task of `seat` takes the nodes that request no device.
     /// It plans within this memory budget.
     pub fn new(
-        task: Task,
+        seat: Seat,
         router: Arc<dyn Router>,
         limits: MasterLimits,
         events: Arc<Events>,
@@ -134,13 +136,13 @@ impl Master {
     ) -> Self {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed().as_nanos() as Nanos);
-        let master = Master::with(task, router, limits, events, clock, |work| Planner::start(work, budget));
+        let master = Master::with(seat, router, limits, events, clock, |work| Planner::start(work, budget));
         master.state.clockwork.runs(&master.state, budget);
         master
     }
 
     fn with(
-        task: Task,
+        seat: Seat,
         router: Arc<dyn Router>,
         limits: MasterLimits,
         events: Arc<Events>,
@@ -152,7 +154,7 @@ impl Master {
         let step_times = Mutex::default();
         let clockwork = Clockwork::default();
         let state = Arc::new(State {
-            task,
+            seat,
             router,
             limits,
             events,
@@ -203,7 +205,7 @@ impl Master {
                 | Request::Claim { .. }) => {
                     if let Err(failure) = self.planner.push(PlanRequest { client: from.clone(), id, request, tensors })
                     {
-                        let failure = failure.on_task(&self.state.task.to_string());
+                        let failure = self.state.seat.here(failure);
                         self.state.reply(from, id, Err(failure));
                     }
                 }
@@ -506,7 +508,7 @@ impl State {
         session.constants().add(arrived);
         self.heirs.inheritance(id).into_iter().for_each(|inheritance| session.inherit(inheritance));
         let evicted = self.sessions.insert(Handle::new(session), self.now());
-        if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
+        if let Some(handle) = evicted.map_err(|failure| self.seat.here(failure))? {
             let failure = self.sessions.no_session(handle.id);
             self.on(&handle, SessionEvent::End { failure: &failure });
         }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
+use crate::training::example;
 
 const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -94,6 +95,73 @@ fn steps_continue_after_the_death_of_a_ps_and_of_a_worker() {
         assert!(counted.client.stderr().contains(&told), "{}", counted.client.stderr());
     }
     assert_eq!(counted.client.stderr().matches("; continued from ").count(), 2, "{}", counted.client.stderr());
+}
+
+#[test]
+fn the_loss_of_no_node_ends_steps_whose_master_is_their_client() {
+    let sandbox = Sandbox::new();
+    let names = ["ps/0", "worker/0", "worker/1"];
+    let mut nodes = names.map(|name| Some(sandbox.node(name)));
+    let mut counted = Counted::start_with(&sandbox, "1000000000", &["--guard", "0.1", "--own-master"]);
+    guarded(&mut counted);
+    for (name, place) in names.iter().zip(&mut nodes) {
+        let node = place.take().unwrap();
+        node.process.signal("KILL");
+        drop(node);
+        *place = Some(sandbox.node(name));
+        guarded(&mut counted);
+    }
+    // worker/1, the task of --target, has no part in the steps, and would end them as their master.
+    let told = counted.client.stderr();
+    for name in ["ps/0", "worker/0"] {
+        assert!(told.contains(&format!("{name} was lost at step ")), "{name}: {told}");
+    }
+    assert_eq!(told.matches("; continued from ").count(), 2, "{told}");
+}
+
+#[test]
+fn a_training_whose_master_is_its_client_survives_the_loss_of_every_node() {
+    let sandbox = Sandbox::new();
+    let names = ["ps/0", "worker/0", "worker/1"];
+    let mut nodes = names.map(|name| Some(sandbox.node(name)));
+    let graph = example(&sandbox, r#""workers": 2, "ps": 1, "mode": "sync", "#);
+    let words = ["train", &graph, "--steps", "100000000", "--report", "10", "--guard", "0.1", "--own-master"];
+    let mut client = sandbox.start(&words);
+    let trains_for = |client: &Running, time: Duration| {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            assert!(client.next_line(SPEAKS_WITHIN).is_some(), "{}", client.stderr());
+        }
+    };
+    // Many times the distance between two copies.
+    trains_for(&client, Duration::from_secs(2));
+    for ((name, place), count) in names.iter().zip(&mut nodes).zip(1..) {
+        let node = place.take().unwrap();
+        node.process.signal("KILL");
+        drop(node);
+        *place = Some(sandbox.node(name));
+        let continues = || client.stderr().matches("; continued from ").count() == count;
+        assert!(wait_until(SPEAKS_WITHIN, continues), "{name}: {}", client.stderr());
+        trains_for(&client, Duration::from_secs(2));
+    }
+    assert!(!client.has_ended(), "{}", client.stderr());
+    client.signal("INT");
+    client.end_within(SPEAKS_WITHIN).expect(130);
+}
+
+#[test]
+fn a_client_is_the_master_of_no_run_that_it_leaves() {
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("local/0");
+    let graph = program(&sandbox);
+    let refused = ["cannot be used with", "--own-master"];
+    sandbox.run(&["submit", &graph, "--own-master", "--detach"]).expect(2).complains(&refused);
+    sandbox.run(&["submit", &graph, "--own-master", "--heir"]).expect(2).complains(&refused);
+    sandbox.run(&["train", &graph, "--own-master", "--local"]).expect(2).complains(&refused);
+    let elastic = example(&sandbox, r#""workers": {"min": 1, "max": 2}, "mode": "sync", "#);
+    sandbox.run(&["train", &elastic, "--own-master"]).expect(2).complains(&["another master by itself"]);
+    let target = ["submit", &graph, "--own-master", "--target", "local/1"];
+    sandbox.run(&target).expect(4).complains(&["No node serves /job:local/task:1"]);
 }
 
 #[test]

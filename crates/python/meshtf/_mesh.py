@@ -226,12 +226,17 @@ def mesh(
     local: bool = True,
     home: str | os.PathLike[str] | None = None,
     timeout: float = 8,
+    own_master: bool = False,
 ) -> Mesh:
     """Joins a mesh as a client, which holds no task, once a node of it is found and these `tasks` are up.
 
     The arguments are those of the command: `name` is that of the mesh (``MESHTF_MESH``, else ``"meshtf"``), `peers` are addresses
     to dial (``MESHTF_PEERS``), `open` admits peers without a key, `mdns` searches the local network, `local` uses Unix sockets
     on this machine, and `home` is the folder of keys. UnavailableError if no node is found within `timeout` seconds.
+
+    With `own_master`, this process is the master of the sessions that it opens without a `target`, in place of the node of the
+    first task by name: they do not end with a node, so with a `guard` their steps survive the loss of any node. Nodes do not
+    list them.
     """
     if name is None:
         name = os.environ.get("MESHTF_MESH") or "meshtf"
@@ -248,6 +253,7 @@ def mesh(
         home=None if home is None else os.fspath(home),
         tasks=[_task(task) for task in tasks],
         seconds=timeout,
+        own_master=own_master,
     )
     return Mesh(native, name)
 
@@ -279,7 +285,15 @@ def local(
     nodes = Nodes(names, backend, folder)
     try:
         native = _native.join(
-            name=nodes.mesh, peers=[], open=False, mdns=False, local=True, home=nodes.home, tasks=names, seconds=30
+            name=nodes.mesh,
+            peers=[],
+            open=False,
+            mdns=False,
+            local=True,
+            home=nodes.home,
+            tasks=names,
+            seconds=30,
+            own_master=False,
         )
     except BaseException:
         nodes.end()

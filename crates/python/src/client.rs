@@ -279,7 +279,7 @@ impl Drop for Client {
 
 /// Joins a mesh as a client.
 #[pyfunction]
-#[pyo3(signature = (*, name, peers, open, mdns, local, home, tasks, seconds))]
+#[pyo3(signature = (*, name, peers, open, mdns, local, home, tasks, seconds, own_master))]
 #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
 pub fn join(
     py: Python<'_>,
@@ -291,6 +291,7 @@ pub fn join(
     home: Option<PathBuf>,
     tasks: Vec<String>,
     seconds: f64,
+    own_master: bool,
 ) -> PyResult<Client> {
     let limit = seconds_of(py, seconds)?;
     let tasks = tasks.iter().map(|name| task_named(py, name)).collect::<PyResult<Vec<Task>>>()?;
@@ -299,6 +300,9 @@ pub fn join(
         let node = Node::start(config).await.map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
         if node.wait_for(&tasks, limit).await {
             node.wait_for_all(EVERYBODY_WAIT.min(limit)).await;
+            if own_master {
+                node.become_master(None)?;
+            }
             return Ok(node);
         }
         let up: Vec<String> = node.cluster().tasks().map(Task::short).collect();

@@ -174,6 +174,19 @@ class Processes(unittest.TestCase):
                     threading.Event().wait(0.02)
             self.assertIn("worker", str(raised.exception))
 
+    def test_sessions_of_an_own_master_do_not_end_with_a_node(self):
+        g = split("/job:worker/task:0", "/job:worker/task:0")
+        with meshtf.local({"ps": 1, "worker": 1}, processes=True) as m:
+            own = meshtf.mesh(m._nodes.mesh, home=m._nodes.home, mdns=False, tasks=["ps/0", "worker/0"], own_master=True)
+            with own, own.session(g) as s, own.session(g, target="ps/0") as other:
+                self.assertEqual([one.run("y", {"x": 2}) for one in (s, other)], [238, 238])
+                m._nodes._running[0].kill()
+                with self.assertRaises(meshtf.UnavailableError):
+                    for _ in range(1000):
+                        other.run("y", {"x": 2})
+                        threading.Event().wait(0.02)
+                self.assertEqual(s.run("y", {"x": 2}), 238)
+
     def test_a_node_that_does_not_start_says_why(self):
         with self.assertRaisesRegex(meshtf.UnavailableError, "backend"):
             meshtf.local({"a": 1}, processes=True, backend="nothing")

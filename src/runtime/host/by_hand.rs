@@ -26,8 +26,8 @@ impl Host {
     pub fn holds(&self) -> String {
         let mut held = Vec::new();
         held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
-        let sessions = self.master.as_deref().map_or(0, Master::sessions);
-        let runs = self.master.as_deref().map_or(0, Master::runs);
+        let sessions = self.master().map_or(0, |master| master.sessions());
+        let runs = self.master().map_or(0, |master| master.runs());
         held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master with {runs} runs")));
         held.extend(self.worker.as_deref().and_then(Worker::holds));
         held.join(", ")
@@ -87,7 +87,7 @@ impl ManualHost {
     /// The chores that are due.
     pub fn chores(&self) -> Vec<Chore> {
         let mut chores = Vec::new();
-        chores.extend(self.master.iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));
+        chores.extend(self.master().into_iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));
         if let Some(worker) = &self.worker {
             let queued = self.queued.as_ref();
             chores.extend(queued.filter(|queued| queued.registers()).map(|_| Chore::Register));
@@ -95,12 +95,12 @@ impl ManualHost {
             let devices = worker.devices().into_iter().enumerate().filter(|(_, device)| device.has_work());
             chores.extend(devices.map(|(place, _)| Chore::Turn(place)));
         }
-        chores.extend(self.master.iter().filter(|master| master.has_guarded()).map(|_| Chore::Tick));
+        chores.extend(self.master().into_iter().filter(|master| master.has_guarded()).map(|_| Chore::Tick));
         chores
     }
 
     pub fn see_to(&self, chore: Chore) {
-        match (chore, &self.master, &self.worker) {
+        match (chore, self.master(), &self.worker) {
             (Chore::Plan, Some(master), _) => master.planner().work_one(),
             (Chore::Tick, Some(master), _) => master.tick(),
             (Chore::Register, _, Some(worker)) => self.queued.iter().for_each(|queued| worker.register_next(queued)),

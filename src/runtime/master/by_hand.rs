@@ -11,7 +11,7 @@ impl Master {
         events: Arc<Events>,
         clock: Clock,
     ) -> Self {
-        Master::with(task, router, limits, events, clock, Planner::without_threads)
+        Master::with(Seat::of_node(task), router, limits, events, clock, Planner::without_threads)
     }
 
     /// The planner, for tests that run it by hand.

@@ -117,7 +117,7 @@ impl State {
 
     /// The session ends, whose state the panic may have left half changed; the others continue.
     fn tick_panicked(&self, handle: &Arc<Handle>, failure: Failure) {
-        let failure = failure.on_task(&self.task.to_string());
+        let failure = self.seat.here(failure);
         tracing::error!("{failure}");
         if catch_unwind(AssertUnwindSafe(|| self.close(&handle.client, handle.id, &failure))).is_err() {
             tracing::error!("session {} could not be ended after a panic", handle.id);

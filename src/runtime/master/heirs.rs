@@ -75,7 +75,7 @@ impl Master {
     /// The node that may continue sessions of this master: that which keeps the copies of this task's state.
     pub fn choose_heir(&self) -> Option<Member> {
         let cluster = self.state.router.cluster();
-        let own = cluster.member(&self.state.task)?;
+        let own = cluster.member(&self.state.seat.task)?;
         buddy(&own.task, &own.peer, &cluster, None)
     }
 
@@ -123,6 +123,6 @@ impl Master {
 
     /// The task of this master.
     pub fn task(&self) -> &Task {
-        &self.state.task
+        &self.state.seat.task
     }
 }

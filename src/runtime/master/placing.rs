@@ -42,7 +42,7 @@ impl State {
         homes: Option<&SessionHomes>,
         placed: Option<&BTreeMap<String, DeviceName>>,
     ) -> Result<Plan> {
-        let task = session.default_task.as_ref().unwrap_or(&self.task);
+        let task = session.default_task.as_ref().unwrap_or(&self.seat.task);
         let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
         let by_cost = self.homes.facts(graph, cluster, session.place_by, homes, placed);
         if by_cost.is_some() {
@@ -61,7 +61,7 @@ impl State {
         let filters = &session.device_filters;
         let mut devices = cluster.facts();
         devices.retain(|DeviceFacts { name, .. }| {
-            filters.is_empty() || name.task == self.task || filters.iter().any(|filter| name.matches(filter))
+            filters.is_empty() || name.task == self.seat.task || filters.iter().any(|filter| name.matches(filter))
         });
         Ok(meshtf_graph::plan::plan(graph, &devices, signature, &options)?)
     }

@@ -108,7 +108,13 @@ fn bench(limits: MasterLimits) -> Bench {
         whims: Mutex::default(),
         changed: Condvar::new(),
     });
-    let master = Master::new(Task::new("t", 0), network.clone(), limits, crate::events::Events::new(), &Arc::default());
+    let master = Master::new(
+        Seat::of_node(Task::new("t", 0)),
+        network.clone(),
+        limits,
+        crate::events::Events::new(),
+        &Arc::default(),
+    );
     Bench { master, network, sent, requests: 0 }
 }
 

@@ -43,7 +43,7 @@ impl Work for State {
 
     /// The request is answered; a session that the panic may have left half changed ends.
     fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure) {
-        let failure = failure.on_task(&self.task.to_string());
+        let failure = self.seat.here(failure);
         tracing::error!("{failure}");
         let damaged = session.and_then(|id| self.sessions.find(id)).filter(|handle| handle.is_damaged());
         if let Some(handle) = damaged {
