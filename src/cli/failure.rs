@@ -72,6 +72,8 @@ pub(super) struct Trouble {
     is_uninitialized: bool,
     /// The task that was lost.
     lost: Option<String>,
+    /// It was the master's.
+    is_master_gone: bool,
 }
 
 impl Trouble {
@@ -84,6 +86,7 @@ impl Trouble {
             node: None,
             is_uninitialized: false,
             lost: None,
+            is_master_gone: false,
         }
     }
 
@@ -167,6 +170,14 @@ impl Trouble {
         self
     }
 
+    /// The same for guarded steps, with the flags with which they survive the loss of their master, if that ended them.
+    pub fn with_ways_on(self, flags: &str) -> Self {
+        match self.is_master_gone {
+            true => self.with_hint(&format!("; with {flags}, guarded steps survive the loss of their master")),
+            false => self,
+        }
+    }
+
     /// Whether the reader of stdout is gone.
     pub fn is_closed_pipe(&self) -> bool {
         self.closed_pipe
@@ -191,7 +202,9 @@ impl From<Failure> for Trouble {
         let is_uninitialized = failure.code == Code::FailedPrecondition && failure.message.starts_with(UNINITIALIZED);
         let lost = failure.task.as_ref().filter(|_| failure.code == Code::Unavailable && !is_task_down);
         let lost = lost.and_then(|task| task.parse().ok()).map(|task: Task| task.short());
-        Trouble { is_task_down, node, is_uninitialized, lost, ..Trouble::new(exit_of(&failure), failure.to_string()) }
+        let is_master_gone = failure.reason == Some(Reason::MasterGone);
+        let plain = Trouble::new(exit_of(&failure), failure.to_string());
+        Trouble { is_task_down, node, is_uninitialized, lost, is_master_gone, ..plain }
     }
 }
 

@@ -208,7 +208,11 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
         }
         false => args.steps.run(&reached, &job, Kind::Submit, deadline, kept).await,
     };
-    let outcome = outcome.map_err(|trouble| reached.explain_trouble(trouble));
+    let is_guarded = args.steps.guard.is_some();
+    let outcome = outcome.map_err(|trouble| match is_guarded {
+        true => reached.explain_trouble(trouble).with_ways_on("--own-master or --heir"),
+        false => reached.explain_trouble(trouble),
+    });
     // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
-use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::failure::{Code, Failure, Reason, Result};
 use meshtf_tensor::ids::RequestId;
 use meshtf_tensor::lock::lock;
 use tokio::sync::{mpsc, oneshot};
@@ -265,7 +265,8 @@ impl Requests {
 }
 
 fn master_is_gone(name: &str, why: &str) -> Failure {
-    Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}")).on_task(name)
+    let failure = Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}"));
+    failure.on_task(name).because(Reason::MasterGone)
 }
 
 impl Asked {

@@ -345,3 +345,15 @@ fn without_a_guard_a_loss_ends_the_steps() {
     while counted.next() {}
     counted.client.end_within(SPEAKS_WITHIN).expect(4).complains(&["ps/task:0"]);
 }
+
+#[test]
+fn an_end_by_the_loss_of_the_master_says_how_to_survive_that() {
+    let sandbox = Sandbox::new();
+    let Mesh { ps: _ps, worker: _worker, _master: master } = mesh(&sandbox);
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.1");
+    guarded(&mut counted);
+    master.process.signal("KILL");
+    while counted.next() {}
+    let ended = counted.client.end_within(SPEAKS_WITHIN).expect(4);
+    ended.complains(&["the master /job:worker/task:1 is gone", "--own-master or --heir"]);
+}

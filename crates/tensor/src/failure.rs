@@ -121,6 +121,8 @@ pub enum Reason {
     Superseded,
     /// A fetch is a handle of state on a device, which no client can have. No step has begun.
     HandleFetched,
+    /// The session has ended, since its master is gone.
+    MasterGone,
 }
 
 /// The progress of a request when it failed.
