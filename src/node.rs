@@ -456,7 +456,7 @@ impl Node {
         };
         // The holder of one that is not up is the error.
         let Some(task) = task else { return reach::holder(&self.mesh, default).map(|_| ()) };
-        self.host.become_master(task.clone());
+        self.host.become_master(self.mesh.peer(), task.clone());
         Ok(())
     }
 }

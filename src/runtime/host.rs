@@ -104,11 +104,11 @@ impl Host {
     }
 
     /// Gives a client a master for its own sessions, whose nodes without a task are on `default`. The first call counts.
-    pub fn become_master(&self, default: Task) {
+    pub fn become_master(&self, own: &Peer, default: Task) {
         self.master.get_or_init(|| {
             let (limits, budget) = (MasterLimits::default(), self.budget());
             let (router, events) = (Arc::clone(&self.router), Arc::clone(&self.events));
-            let master = Arc::new(Master::new(Seat::of_client(default), router, limits, events, budget));
+            let master = Arc::new(Master::new(Seat::of_client(own.clone(), default), router, limits, events, budget));
             self.inspector.set_master(&master);
             master
         });

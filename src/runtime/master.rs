@@ -175,7 +175,12 @@ impl Master {
 
     /// Receives a message from a client or a worker.
     pub fn deliver(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
-        let State { router, .. } = &*self.state;
+        let State { router, seat, .. } = &*self.state;
+        if let Some(failure) = seat.refusal(from, &message) {
+            return if let ToMaster::Request { id, .. } = message {
+                self.state.reply(from, id, Err(failure))
+            };
+        }
         match message {
             ToMaster::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {

@@ -101,6 +101,10 @@ fn cluster(incarnations: &[u64]) -> Arc<Cluster> {
 }
 
 fn bench(limits: MasterLimits) -> Bench {
+    bench_of(Seat::of_node(Task::new("t", 0)), limits)
+}
+
+fn bench_of(seat: Seat, limits: MasterLimits) -> Bench {
     let (sender, sent) = channel();
     let network = Arc::new(Network {
         cluster: Mutex::new(cluster(&[0, 0])),
@@ -108,13 +112,7 @@ fn bench(limits: MasterLimits) -> Bench {
         whims: Mutex::default(),
         changed: Condvar::new(),
     });
-    let master = Master::new(
-        Seat::of_node(Task::new("t", 0)),
-        network.clone(),
-        limits,
-        crate::events::Events::new(),
-        &Arc::default(),
-    );
+    let master = Master::new(seat, network.clone(), limits, crate::events::Events::new(), &Arc::default());
     Bench { master, network, sent, requests: 0 }
 }
 
@@ -234,6 +232,16 @@ impl Bench {
     fn is_quiet(&self) {
         assert!(self.sent.try_recv().is_err());
     }
+}
+
+#[test]
+fn the_master_of_a_client_opens_no_sessions_of_others() {
+    let mut bench = bench_of(Seat::of_client(peer("client"), Task::new("t", 1)), limits(8, 8));
+    bench.open("client", 1).unwrap();
+    let refused = bench.open("other", 2).unwrap_err();
+    assert_eq!((refused.code, refused.task), (Code::NotFound, None));
+    // A plan of the client, whose worker answers.
+    bench.prepared(1, "y0");
 }
 
 #[test]
