@@ -21,6 +21,7 @@ mod completions;
 mod config;
 mod detached;
 mod differentiate;
+mod divided;
 mod doctor;
 mod events;
 mod example;

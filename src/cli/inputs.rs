@@ -14,10 +14,10 @@ use meshtf::trainer::unseen::Unseen;
 use meshtf::trainer::weights::At;
 use meshtf::weight_file;
 use meshtf_graph::op::Role;
-use meshtf_graph::plan::{self, PlaceBy, Signature};
+use meshtf_graph::plan::{self, Signature};
 use meshtf_graph::{Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program, split_tensor_name};
 use meshtf_onnx::Port;
-use meshtf_tensor::device::{DeviceFacts, Task};
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::Failure;
 use meshtf_tensor::nearest::nearest;
 use meshtf_tensor::{DType, Tensor};
@@ -304,25 +304,6 @@ impl StepRequest {
             targets: self.targets.clone(),
             ..Signature::default()
         }
-    }
-
-    /// Divides constants that no device has the memory for, if the graph is placed by cost.
-    pub fn divide(&mut self, place_by: PlaceBy, devices: &[DeviceFacts]) -> Result<(), Trouble> {
-        if place_by != PlaceBy::Names {
-            // The requests to a served model feed its inputs.
-            let (fed, inputs) = (self.feeds.iter().map(|(tensor, _)| tensor), self.ports.feeds());
-            let named: Vec<&str> = fed
-                .chain(&inputs)
-                .chain(&self.fetches)
-                .chain(&self.targets)
-                .chain(&self.init)
-                .map(String::as_str)
-                .collect();
-            if let Some(parts) = plan::divided(&self.graph, devices, &named)? {
-                self.graph = parts;
-            }
-        }
-        Ok(())
     }
 
     /// The graph with a placeholder of the fed shape for each fed tensor, for planning without the values. If the

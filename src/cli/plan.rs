@@ -112,7 +112,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None), Arc::default()).await?
     };
-    if let Err(trouble) = job.divide(place_by, &reached.cluster().facts()) {
+    if let Err(trouble) = job.divide(place_by, &reached, false).await {
         reached.close().await;
         return Err(trouble);
     }

@@ -93,7 +93,7 @@ pub(super) async fn serve(args: Args, budget: Arc<Budget>) -> Outcome {
     let reached = Arc::new(reached);
     let served = async {
         let place_by = args.place.rule(&job.graph, args.host.target.is_some());
-        job.divide(place_by, &reached.cluster().facts())?;
+        job.divide(place_by, &reached, false).await?;
         let opening = Opening::read(&args, &job, at)?;
         let door = open(opening, model, config, &reached).await.map_err(|trouble| job.explained(trouble))?;
         // As with a node, a signal is the way to end it.

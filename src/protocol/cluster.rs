@@ -270,7 +270,8 @@ impl Cluster {
     /// The machine of each task, as a number. Tasks of which one has all addresses of the other are on one machine; one address
     /// in common is not enough, since bridges of containers have the same on every machine. So are those that no other machine
     /// reaches.
-    pub(crate) fn machines(&self) -> BTreeMap<Task, usize> {
+    #[doc(hidden)]
+    pub fn machines(&self) -> BTreeMap<Task, usize> {
         let mut machines: Vec<BTreeSet<&str>> = Vec::new();
         let mut numbers = BTreeMap::new();
         for member in self.members.values() {

@@ -208,6 +208,38 @@ fn a_weight_that_no_node_can_hold_is_divided() {
 }
 
 #[test]
+fn a_matrix_is_divided_among_machines_that_multiply_it_sooner() {
+    let Some(namespaces) = Namespaces::new(2, "a matrix that is divided among machines") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    here.admits(&there);
+    let _zero = here.node("t/0");
+    let [product, rows] = with_one_weight(&here);
+    let parts_of = |model: &str| {
+        let plan = here.run(&["plan", model, "--fetch", "sums", "--json"]).expect(0).json();
+        let is_part = |node: &&serde_json::Value| node["node"].as_str().is_some_and(|name| name.starts_with("w/part"));
+        plan["nodes"].as_array().unwrap().iter().filter(is_part).count()
+    };
+    assert_eq!(parts_of(&product), 0, "there is one machine");
+    // Rates that were measured while a node had no processor are those of a slow machine; the next one measures its own.
+    let two = (0..4).find_map(|_| {
+        let one = there.node("t/1");
+        wait_until(SOON / 4, || parts_of(&product) == 2).then_some(one)
+    });
+    assert!(two.is_some(), "{}", here.run(&["plan", &product, "--fetch", "sums"]).stdout);
+    let submit = |more: &[&str]| {
+        here.run(&[&["submit", product.as_str(), "--fetch", "sums", "--fetch", "last"], more].concat()).expect(0)
+    };
+    let (divided, whole) = (submit(&[]), submit(&["--target", "t/0"]));
+    assert_eq!(divided.stdout, "sums: [62914560]\nlast: [15]\n");
+    assert_eq!(whole.stdout, divided.stdout);
+    let told = "matrices are divided into 2 parts: a step is expected to take ";
+    assert!(divided.stderr.contains(told) && !whole.stderr.contains(told), "{}\n{}", divided.stderr, whole.stderr);
+    assert_eq!(parts_of(&rows), 0, "a look-up reads no more than its rows");
+}
+
+#[test]
 fn an_estimate_says_where_more_tasks_stop_paying() {
     let sandbox = Sandbox::new();
     let _node = sandbox.node("t/0");

@@ -22,7 +22,7 @@ mod waits;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use by_cost::{ByCost, DeviceEstimate, Estimate, LinkRate, Measured, NextBest, PathEstimate, PlaceBy};
-pub use divide::divided;
+pub use divide::{divided, divided_among};
 pub use error::{PlanError, Use};
 use meshtf_tensor::device::{DeviceFacts, DeviceName};
 use meshtf_tensor::{DType, PartialShape};

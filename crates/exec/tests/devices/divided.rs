@@ -1,7 +1,8 @@
-//! Constants that are divided since no device has the memory for them: the values are those of the whole constant.
+//! Constants that are divided, since no device has the memory for them or to be multiplied by several: the values are those of
+//! the whole constant.
 
 use meshtf_graph::NodeDef;
-use meshtf_graph::plan::divided;
+use meshtf_graph::plan::{divided, divided_among};
 use meshtf_tensor::device::{Capacity, DeviceFacts, DeviceMemory};
 
 use super::*;
@@ -87,6 +88,46 @@ fn a_matrix_of_few_columns_is_divided_by_rows() {
         let (whole, divided) = (run(&graph), run(&parts));
         are_near(&whole, &divided, 48, lines);
     }
+}
+
+#[test]
+fn products_among_devices_are_divided_by_columns() {
+    for (lines, shape, fed) in [
+        ("y = MatMul x w", [6, 13], floats(&[3, 6])),
+        ("y = MatMul x w transpose_b=true", [13, 6], floats(&[3, 6])),
+        ("a = MatMul x w\nb = Neg x\nc = MatMul b w\ny = Mul a c", [6, 13], floats(&[3, 6])),
+    ] {
+        let dims: Vec<String> = fed.dims().iter().map(usize::to_string).collect();
+        let graph = with_constant(&format!("x = Placeholder dtype=float32 shape=[{}]\n{lines}", dims.join(",")), shape);
+        let parts = divided_among(&graph, 3, 100, &["y"]).unwrap().expect(lines);
+        let value =
+            |part: usize| parts.node(parts.find(&format!("w/part{part}")).unwrap()).attrs.tensor("value").unwrap();
+        let columns = |part: usize| value(part).byte_len() / 24;
+        assert_eq!(([0, 1, 2].map(columns), parts.find("w/part3")), ([5, 4, 4], None), "{lines}");
+        let run = |graph: &Graph| Cluster::new(1).run(graph, &[("x", fed.clone())], &["y"]).unwrap().remove(0);
+        let (whole, divided) = (run(&graph), run(&parts));
+        // At most two factors of six products each.
+        are_near(&whole, &divided, 6 * 6 * 98, lines);
+    }
+}
+
+#[test]
+fn what_several_devices_would_not_multiply_sooner_stays_whole() {
+    let x = "x = Placeholder dtype=float32 shape=[3,6]\n";
+    let stays = |lines: &str, count: usize, least: u64| {
+        let graph = with_constant(&format!("{x}{lines}"), [6, 12]);
+        divided_among(&graph, count, least, &["y"]).unwrap().is_none()
+    };
+    assert!(!stays("y = MatMul x w", 2, 287));
+    // It is not larger than that; it has fewer columns; not only columns are taken, or not only of products.
+    assert!(stays("y = MatMul x w", 2, 288));
+    assert!(stays("y = MatMul x w", 13, 100));
+    assert!(stays(
+        "b = Placeholder dtype=float32 shape=[3,12]\na = MatMul x w\nc = MatMul b w transpose_b=true\ny = NoOp ^a ^c",
+        2,
+        100
+    ));
+    assert!(stays("i = Const is=(0)\nz = Const is=(0)\ng = GatherV2 w i z\na = MatMul x w\ny = NoOp ^a ^g", 2, 100));
 }
 
 #[test]

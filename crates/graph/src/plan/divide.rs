@@ -1,5 +1,6 @@
 //! Constants that no device has the memory for, divided into parts, with the nodes that take them: matrix products by columns or
-//! rows, look-ups by rows. The parts are placed by cost as any other constants.
+//! rows, look-ups by rows. And matrix products by columns, so that several devices compute them. The parts are placed by cost as
+//! any other constants.
 //!
 //! A product by columns is concatenated: its values are those of the whole up to rounding, since a kernel may add the terms of a
 //! narrow product in another order. One by rows is a sum of products, whose terms are added in another order, too; that is done
@@ -37,13 +38,37 @@ const MAX_PARTS: usize = 64;
 /// ResourceExhausted if there is no memory for the parts.
 pub fn divided(graph: &Graph, devices: &[DeviceFacts], named: &[&str]) -> Result<Option<Graph>> {
     let Some(largest) = largest(devices) else { return Ok(None) };
+    divided_by(graph, largest, named, |value, uses| cut(value, uses, largest))
+}
+
+/// The graph with `count` parts, by columns, in place of each constant of more than `least` bytes that only matrix products take;
+/// `None` if there is none. What keeps a constant whole in [`divided`] does so here.
+///
+/// # Errors
+/// ResourceExhausted if there is no memory for the parts.
+pub fn divided_among(graph: &Graph, count: usize, least: u64, named: &[&str]) -> Result<Option<Graph>> {
+    let columns = |value: &Tensor, uses: &[Use]| {
+        let Kind::Product { columns } = uses.first()?.kind else { return None };
+        let is_same = uses.iter().all(|of| of.kind == Kind::Product { columns });
+        (is_same && value.rank() == 2 && value.dims()[columns] >= count).then_some((columns, count))
+    };
+    divided_by(graph, least, named, columns)
+}
+
+/// The graph with the parts along an axis, and in the number, that `cut` returns for a constant of more than `least` bytes.
+fn divided_by(
+    graph: &Graph,
+    least: u64,
+    named: &[&str],
+    cut: impl Fn(&Tensor, &[Use]) -> Option<(usize, usize)>,
+) -> Result<Option<Graph>> {
     let is_large = |(_, node): &(NodeId, &Node)| {
         let value = node.attrs.get("value");
         let bytes = match value {
             Some(Attr::Tensor(value)) if value.dtype().size().is_some() => value.byte_len(),
             _ => 0,
         };
-        node.op.role == Role::Const && bytes as u64 > largest
+        node.op.role == Role::Const && bytes as u64 > least
     };
     let large: Vec<(NodeId, &Node)> = graph.nodes().filter(is_large).collect();
     if large.is_empty() {
@@ -54,7 +79,7 @@ pub fn divided(graph: &Graph, devices: &[DeviceFacts], named: &[&str]) -> Result
     for (id, node) in large {
         let Some((passing, uses)) = divider.uses(id, &named) else { continue };
         let Ok(value) = node.attrs.tensor("value") else { continue };
-        let Some((axis, count)) = cut(value, &uses, largest) else { continue };
+        let Some((axis, count)) = cut(value, &uses) else { continue };
         divider.divide(id, value, &uses, axis, count)?;
         divider.gone.extend(passing);
     }
