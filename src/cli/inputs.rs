@@ -305,8 +305,8 @@ impl GraphArgs {
         let feeds = feeds.into_iter().collect();
         let file = self.graph.clone();
         let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
-        // A binary file has no sections of a training, and may be as large as all weights: the first step packs these. What was read
-        // of one besides them is no text by chance alone.
+        // A binary file has no sections of a training, and may be as large as all weights: the first step packs these. A model
+        // without its weights may be text by chance.
         let mut text = bytes;
         if std::str::from_utf8(&text).is_err() || meshtf_onnx::is_model(&text) {
             text = Vec::new();

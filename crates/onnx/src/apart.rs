@@ -31,8 +31,8 @@ const FIXED32: u64 = 5;
 pub type ReadAt<'r> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'r;
 
 /// The model in a file of `length` bytes without the elements of its large initializers, which name their places in the file
-/// `own`, as it is called in the model's folder. `None` if it is no model, or has no such initializers: it is read as a whole then,
-/// which also finds what is wrong with it.
+/// `own`, as it is called in the model's folder. `None` if it is no model, or has no such initializers: then it is read as a
+/// whole, and its errors are found there.
 ///
 /// # Errors
 /// Those of `read`; ResourceExhausted if there is no memory for what is left.
@@ -236,7 +236,7 @@ mod tests {
         ModelProto { ir_version: 8, graph: Some(graph), opset_import, ..ModelProto::default() }.encode_to_vec()
     }
 
-    /// What is left of a file, and the most bytes that were read at once.
+    /// The rest of a file, and the most bytes that were read at once.
     fn left(file: &[u8]) -> (Result<Option<Vec<u8>>>, usize) {
         let mut most = 0;
         let mut read = |at: u64, into: &mut [u8]| {

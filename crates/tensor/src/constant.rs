@@ -294,13 +294,13 @@ mod tests {
         let facts = (constant.dtype(), constant.len(), constant.byte_len(), constant.is_unique());
         assert_eq!((facts, form.0.load(Ordering::Relaxed)), ((DType::F32, COUNT, LEAST_BYTES, false), 0));
         assert!(constant.heap_bytes() >= LEAST_BYTES);
-        // What is read at hand is made each time, and equality is that of the elements.
+        // Elements that are read at hand are made each time, and equality is that of the elements.
         assert_eq!(at_hand(&constant), Tensor::vector(numbers()));
         assert_eq!((at_hand(&constant).slice::<f32>().unwrap(), form.0.load(Ordering::Relaxed)), (&numbers()[..], 2));
         assert_eq!(Tensor::vector(numbers()), constant);
         assert_ne!(constant, Tensor::vector(vec![1f32; COUNT]));
         assert_ne!(constant, Tensor::vector(vec![1i32; COUNT]));
-        // What is borrowed is made once.
+        // Those that are borrowed are made once.
         let before = form.0.load(Ordering::Relaxed);
         let other = constant.clone();
         let address = constant.slice::<f32>().unwrap().as_ptr();

@@ -66,7 +66,7 @@ impl Supply {
             let why = format!("an inquiry asks for {MAX_ASKED_BYTES} bytes of constants at most, or for one constant");
             return Err(Failure::invalid(why));
         }
-        // What is sent does not stay in memory for it.
+        // Elements do not stay in memory because they were sent.
         Ok(Some(values.iter().map(constant::at_hand).collect()))
     }
 
