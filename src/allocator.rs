@@ -138,7 +138,6 @@ fn begin_work() {
     if !IS_AT_WORK.load(Ordering::Relaxed) && !IS_AT_WORK.swap(true, Ordering::Relaxed) {
         // SAFETY: sets a number, which may be set at any time; it allocates nothing.
         unsafe { mi_option_set_default(PURGE_DELAY, KEPT_MS) };
-        memory::gives_back(give_back);
         advise_pages(loaded(&RESERVED), true);
     }
 }

@@ -262,16 +262,14 @@ mod tests {
             "{} bytes are left, {most} at once",
             left.len()
         );
-        let mut parts = 0;
         let mut beside = |name: &str, range: Range<u64>| {
             assert_eq!(name, "m.onnx");
-            parts += 1;
+            assert!(range.end - range.start <= LEAST, "little is read at once");
             Ok(file[range.start as usize..(range.end as usize).min(file.len())].to_vec())
         };
         let apart = crate::read(&left, &mut beside).unwrap();
         let whole = crate::read(&file, &mut |_, _| panic!("all is in the file")).unwrap();
         assert_eq!((apart.nodes, apart.outputs), (whole.nodes, whole.outputs));
-        assert_eq!(parts, 5);
     }
 
     #[test]

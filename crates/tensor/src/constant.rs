@@ -8,19 +8,13 @@
 //! could see; [`at_hand`] reads them without that.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::lock::lock;
-use crate::{DType, Data, Tensor, memory};
+use crate::{DType, Data, Tensor};
 
 /// Fewest bytes of elements for which it pays.
 pub const LEAST_BYTES: usize = 64 << 10;
-
-/// Bytes of elements that were released since free memory was last returned to the system.
-static RELEASED: AtomicUsize = AtomicUsize::new(0);
-/// After so many, it is.
-const GIVEN_BACK: usize = 4 << 20;
 
 /// Another form of a constant's elements.
 pub trait Form: Send + Sync {
@@ -234,17 +228,13 @@ pub fn release(tensor: &Tensor, form: Arc<dyn Form>) -> bool {
     // Nobody waits for the place while their memory is freed.
     drop(place);
     drop(released);
-    // The kernels that follow need memory of other sizes.
-    let bytes = tensor.byte_len();
-    if RELEASED.fetch_add(bytes, Ordering::Relaxed) + bytes >= GIVEN_BACK {
-        RELEASED.store(0, Ordering::Relaxed);
-        memory::give_back();
-    }
     true
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     const COUNT: usize = LEAST_BYTES / 4;

@@ -22,7 +22,7 @@ mod heap;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use heap::{HEAP, PROMISED, SHARE, SMALL};
 pub use heap::{gave, in_use, tell_all, took};
@@ -46,22 +46,6 @@ pub struct Budget {
 impl Default for Budget {
     fn default() -> Budget {
         Budget { limit: usize::MAX, holders: Mutex::default() }
-    }
-}
-
-/// How the program's allocator returns free memory to the system.
-static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
-
-/// Says how the program's allocator returns memory that it keeps, though it is free, to the system. The first one counts.
-pub fn gives_back(how: fn()) {
-    // It may be set by then: all of a process have one allocator.
-    let _set = GIVE_BACK.set(how);
-}
-
-/// Returns free memory to the system: after work that freed much, and that is not repeated.
-pub fn give_back() {
-    if let Some(how) = GIVE_BACK.get() {
-        how();
     }
 }
 

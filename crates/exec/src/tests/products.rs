@@ -324,7 +324,7 @@ fn a_large_constant_of_products_is_in_memory_once() {
         let lines = |constant: &str| {
             let given = ["x", "one", "row"].map(|name| format!("{name} = Placeholder dtype=float32"));
             let weights = ["w", "v"].map(|name| format!("{name} = {constant} dtype=float32"));
-            given.into_iter().chain(weights).chain(nodes.lines().map(str::to_owned)).collect::<Vec<_>>()
+            given.into_iter().chain(weights).chain(nodes.lines().map(|line| line.trim().to_owned())).collect::<Vec<_>>()
         };
         let transposed = || {
             let from = weights.slice::<f32>().unwrap();
