@@ -20,8 +20,9 @@ pub const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64 + (64 << 20);
 /// Largest part of a file of constants that is read at once: the limit of one tensor, and some space for the form around it.
 const MAX_PART_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
 
-/// Smallest file whose large weights are read one by one.
-const LEAST_APART: u64 = 1 << 20;
+/// Smallest file whose large weights are read one by one. A smaller one leaves little memory free when it is read as a whole, and
+/// its parts leave more of it between the weights.
+const LEAST_APART: u64 = 16 << 20;
 
 /// The files in the folder of a model that hold its weights, each opened once.
 pub struct Files<'f> {
@@ -370,7 +371,7 @@ mod tests {
 
     /// A file of a model that negates a weight.
     fn model(folder: &TempDir) -> std::path::PathBuf {
-        let raw: Vec<u8> = (0..COUNT).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let raw = 1.5f32.to_le_bytes().repeat(COUNT);
         let weight = TensorProto {
             dims: vec![COUNT as i64],
             data_type: 1,
@@ -403,12 +404,12 @@ mod tests {
         assert_eq!(ProgramFile::load(&path, None).unwrap().graph.to_defs(), whole.graph.to_defs());
         let weight = whole.graph.node(whole.graph.find("w").unwrap());
         let Some(Attr::Tensor(weight)) = weight.attrs.get("value") else { panic!("{weight:?}") };
-        assert_eq!(weight.slice::<f32>().unwrap()[COUNT - 1], (COUNT - 1) as f32);
+        assert_eq!(weight.slice::<f32>().unwrap()[COUNT - 1], 1.5);
         // Other content is read as a whole.
         let text = folder.child("text");
-        std::fs::write(&text, "{}".repeat(1 << 20)).unwrap();
+        std::fs::write(&text, "{}".repeat(LEAST_APART as usize)).unwrap();
         let opened = Content::open(&text).unwrap();
-        assert_eq!((opened.own.is_none(), opened.bytes.len()), (true, 2 << 20));
+        assert_eq!((opened.own.is_none(), opened.bytes.len()), (true, 2 * LEAST_APART as usize));
         assert_eq!(Content::open(&folder.child("none")).err().unwrap().code, Code::NotFound);
     }
 
