@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 pub(super) use meshtf::program_file::load::Files;
-use meshtf::program_file::load::NoGraph;
+use meshtf::program_file::load::{Content, NoGraph};
 use meshtf::program_file::{self, Ports, Tuning, load};
 use meshtf::trainer::Fits;
 use meshtf::trainer::answers::{Answer, answers};
@@ -27,7 +26,7 @@ use meshtf_weights::map::Rules;
 use super::Trouble;
 use super::feeds::{Fed, FeedArgs, Of};
 use super::predictions::Header;
-use super::tuned::{Model, read_for_weights};
+use super::tuned::{Model, read_for_run};
 
 /// Maximum number of placeholders that are named in a message, besides those whose names are near.
 const MAX_NAMED: usize = 8;
@@ -111,10 +110,30 @@ pub(super) fn read_noting(
     tuning: Tuning,
     note: &mut dyn FnMut(&Path, u64, usize),
 ) -> Result<Model, Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let path = &program_file::file_of(path);
-    let bytes = Bytes::from(read(path)?);
-    let read = load::checked(path, &bytes, signature, tuning, note);
+    read_content(path, read(path)?.into(), signature, tuning, note)
+}
+
+/// As [`read_tuned`], for a graph that runs: the bytes of a model may lack its large weights, which are read one by one.
+pub(super) fn read_to_run(path: &Path, signature: Option<&str>, tuning: Tuning) -> Result<Model, Trouble> {
+    if path.as_os_str() == "-" {
+        return read_tuned(path, signature, tuning);
+    }
+    let path = &program_file::file_of(path);
+    let content = Content::open(path);
+    let content = content.map_err(|failure| Trouble::input(format!("{}: {}", path.display(), failure.message)))?;
+    read_content(path, content, signature, tuning, &mut |_, _, _| {})
+}
+
+fn read_content(
+    path: &Path,
+    content: Content,
+    signature: Option<&str>,
+    tuning: Tuning,
+    note: &mut dyn FnMut(&Path, u64, usize),
+) -> Result<Model, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let read = load::checked(path, &content, signature, tuning, note);
     let (program, graph, ports) = read.map_err(|why| match why {
         NoGraph::Content(FormatError::NoMemory { .. }) => Trouble::from(Failure::from(why)),
         NoGraph::Content(error) => match no_graph(path, &error) {
@@ -124,7 +143,7 @@ pub(super) fn read_noting(
         NoGraph::Nodes(failure) => at(&failure.message),
     })?;
     // Nobody else has them: they are not copied.
-    Ok((program, graph, bytes.into(), ports))
+    Ok((program, graph, content.bytes.into(), ports))
 }
 
 /// The reason why a file is no graph, if it is a file of another kind.
@@ -238,7 +257,7 @@ impl GraphArgs {
     /// `weights` has what was measured for the training of the model.
     pub fn read(&self, weights: Option<At>) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let (program, graph, bytes, ports) = read_for_weights(&self.graph, self.signature.as_deref(), weights, &[])?;
+        let (program, graph, bytes, ports) = read_for_run(&self.graph, self.signature.as_deref(), weights)?;
         let named = |names: &[String]| names.iter().map(|name| ports.tensor(name).to_owned()).collect();
 
         // Explicit fetches or targets mean that the current values of the variables are kept.
@@ -286,9 +305,10 @@ impl GraphArgs {
         let feeds = feeds.into_iter().collect();
         let file = self.graph.clone();
         let files = fed.into_iter().chain([file.clone()]).chain(weights.map(|at| at.path.to_owned())).collect();
-        // A binary file has no sections of a training, and may be as large as all weights: the first step packs these.
+        // A binary file has no sections of a training, and may be as large as all weights: the first step packs these. A model
+        // without its weights may be text by chance.
         let mut text = bytes;
-        if std::str::from_utf8(&text).is_err() {
+        if std::str::from_utf8(&text).is_err() || meshtf_onnx::is_model(&text) {
             text = Vec::new();
             meshtf::allocator::give_back();
         }

@@ -17,7 +17,7 @@ use meshtf_train::file::Sections;
 use meshtf_train::job::names_of_variables;
 
 use super::Trouble;
-use super::inputs::{Files, read_tuned};
+use super::inputs::{Files, read_to_run, read_tuned};
 
 /// The node by which a training gives the variables of a file first values, if the file states none.
 const INIT: &str = "init";
@@ -35,14 +35,29 @@ pub(super) fn read_for_weights(
     weights: Option<At>,
     tensors: &[String],
 ) -> Result<Model, Trouble> {
-    let Some(at) = weights else { return read_tuned(path, signature, Tuning { is_variable: None, tensors }) };
+    with_weights(read_tuned, path, signature, weights, tensors)
+}
+
+/// As [`read_for_weights`], for a graph that runs, as [`read_to_run`].
+pub(super) fn read_for_run(path: &Path, signature: Option<&str>, weights: Option<At>) -> Result<Model, Trouble> {
+    with_weights(read_to_run, path, signature, weights, &[])
+}
+
+fn with_weights(
+    read: fn(&Path, Option<&str>, Tuning) -> Result<Model, Trouble>,
+    path: &Path,
+    signature: Option<&str>,
+    weights: Option<At>,
+    tensors: &[String],
+) -> Result<Model, Trouble> {
+    let Some(at) = weights else { return read(path, signature, Tuning { is_variable: None, tensors }) };
     // Listed for the first initializer: weights of other models are read once, later.
     let listed: OnceCell<Result<BTreeSet<String>, Error>> = OnceCell::new();
     let is_variable = |name: &str| {
         let listed = listed.get_or_init(|| names(at).map(|names| names.into_iter().collect()));
         listed.as_ref().is_ok_and(|names| names.contains(name))
     };
-    let model = read_tuned(path, signature, Tuning { is_variable: Some(&is_variable), tensors })?;
+    let model = read(path, signature, Tuning { is_variable: Some(&is_variable), tensors })?;
     match listed.into_inner() {
         None => {}
         Some(Err(Error::Input(why))) => return Err(Trouble::input(format!("weights {why}"))),

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use meshtf_graph::{FormatError, Graph, GraphError, NodeDef, Program};
@@ -18,6 +19,10 @@ use super::{Ports, Tuning, file_of, read_at};
 pub const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64 + (64 << 20);
 /// Largest part of a file of constants that is read at once: the limit of one tensor, and some space for the form around it.
 const MAX_PART_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
+
+/// Smallest file whose large weights are read one by one. A smaller one leaves little memory free when it is read as a whole, and
+/// its parts leave more of it between the weights.
+const LEAST_APART: u64 = 16 << 20;
 
 /// The files in the folder of a model that hold its weights, each opened once.
 pub struct Files<'f> {
@@ -115,8 +120,8 @@ impl ProgramFile {
         let named = path.as_ref();
         let at = |failure: Failure| Failure { message: format!("{}: {}", named.display(), failure.message), ..failure };
         let path = &file_of(named);
-        let bytes = Bytes::from(content(path).map_err(at)?);
-        let read = checked(path, &bytes, signature, Tuning::default(), &mut |_, _, _| {});
+        let content = Content::open(path).map_err(at)?;
+        let read = checked(path, &content, signature, Tuning::default(), &mut |_, _, _| {});
         read.map(ProgramFile::of).map_err(|why| at(why.into()))
     }
 
@@ -188,6 +193,79 @@ impl From<NoGraph> for Failure {
     }
 }
 
+/// The content of a program's file.
+pub struct Content {
+    /// The bytes; those of a model may lack large weights, which are read from the file one by one.
+    pub bytes: Bytes,
+    own: Option<Own>,
+}
+
+/// The file that has the weights of a model, open.
+struct Own {
+    name: String,
+    file: File,
+    /// Its length and time of change as it was opened.
+    stamp: (u64, Option<SystemTime>),
+}
+
+impl From<Vec<u8>> for Content {
+    /// All that there is of a program.
+    fn from(bytes: Vec<u8>) -> Content {
+        Content { bytes: Bytes::from(bytes), own: None }
+    }
+}
+
+impl Content {
+    /// That of a file; the large weights of an ONNX model stay in it until they are needed, one by one.
+    ///
+    /// # Errors
+    /// As [`content`].
+    pub fn open(path: &Path) -> Result<Content> {
+        match Content::apart(path)? {
+            Some(apart) => Ok(apart),
+            None => content(path).map(Content::from),
+        }
+    }
+
+    /// A model without its large weights; `None` for all other files.
+    fn apart(path: &Path) -> Result<Option<Content>> {
+        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(['\\', ':']));
+        let (Some(name), Ok(file)) = (name, File::open(path)) else { return Ok(None) };
+        let Ok(stamp) = stamp(&file) else { return Ok(None) };
+        let is_large = (LEAST_APART..=MAX_FILE_BYTES).contains(&stamp.0);
+        if !is_large || !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(None);
+        }
+        let mut reader = &file;
+        let mut read = |at: u64, into: &mut [u8]| {
+            let read = reader.seek(SeekFrom::Start(at)).and_then(|_| reader.read_exact(into));
+            read.map_err(|error| Failure::invalid(error.to_string()))
+        };
+        let left = meshtf_onnx::without_weights(stamp.0, name, &mut read)?;
+        let own = |bytes| Content { bytes: Bytes::from(bytes), own: Some(Own { name: name.to_owned(), file, stamp }) };
+        Ok(left.map(own))
+    }
+}
+
+impl Own {
+    /// That the weights are those of the file that was opened.
+    ///
+    /// # Errors
+    /// FailedPrecondition if it has changed since.
+    fn check_unchanged(&self) -> Result<()> {
+        if stamp(&self.file).is_ok_and(|stamp| stamp == self.stamp) {
+            return Ok(());
+        }
+        Err(Failure::new(Code::FailedPrecondition, "the file changed while it was read; read it again"))
+    }
+}
+
+/// The length of a file, and when it was changed.
+fn stamp(file: &File) -> std::io::Result<(u64, Option<SystemTime>)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.len(), metadata.modified().ok()))
+}
+
 /// The content of a file.
 ///
 /// # Errors
@@ -220,21 +298,26 @@ pub fn all_of(source: impl Read, known: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// The program of a file with this content, checked. `note` is called with each part of a file beside it that is read: the file,
+/// The program of a file with its content, checked. `note` is called with each part of a file beside it that is read: the file,
 /// the first byte, and the number of bytes.
 ///
 /// # Errors
 /// As [`read_at`]; InvalidArgument for a wrong node, with its location in the content, and the layer that it is of.
 pub fn checked(
     path: &Path,
-    content: &Bytes,
+    content: &Content,
     signature: Option<&str>,
     tuning: Tuning,
     note: &mut dyn FnMut(&Path, u64, usize),
 ) -> Result<Checked, NoGraph> {
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
+    let Content { bytes: content, own } = content;
     let mut files = Files::in_folder(folder);
+    if let Some(own) = own {
+        let file = own.file.try_clone().map_err(|error| NoGraph::Nodes(Failure::invalid(error.to_string())))?;
+        files.open.insert(own.name.clone(), file);
+    }
     let mut beside = |file: &str, range: Range<u64>| {
         let from = range.start;
         let bytes = files.read(file, range)?;
@@ -242,6 +325,7 @@ pub fn checked(
         Ok(bytes)
     };
     let read = read_at(path, content, &mut beside, signature, tuning).map_err(NoGraph::Content)?;
+    own.as_ref().map_or(Ok(()), Own::check_unchanged).map_err(NoGraph::Nodes)?;
     with_graph(read, content).map_err(NoGraph::Nodes)
 }
 
@@ -272,4 +356,87 @@ fn in_layer(error: &GraphError, content: &[u8]) -> Option<String> {
     let why = rest.strip_prefix(" (").and_then(|rest| rest.split_once("): ")).map(|(op, why)| format!("{op}: {why}"));
     let why = why.or_else(|| rest.strip_prefix(": ").map(str::to_owned))?;
     Some(format!("layer {} ({}): {why}", layer.name, layer.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use meshtf_graph::Attr;
+    use meshtf_onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
+    use prost::Message as _;
+    use temp_dir::TempDir;
+
+    use super::*;
+
+    const COUNT: usize = LEAST_APART as usize / 4 + 5;
+
+    /// A file of a model that negates a weight.
+    fn model(folder: &TempDir) -> std::path::PathBuf {
+        let raw = 1.5f32.to_le_bytes().repeat(COUNT);
+        let weight = TensorProto {
+            dims: vec![COUNT as i64],
+            data_type: 1,
+            name: "w".to_owned(),
+            raw_data: Some(Bytes::from(raw)),
+            ..TensorProto::default()
+        };
+        let node = NodeProto {
+            input: vec!["w".to_owned()],
+            output: vec!["y".to_owned()],
+            op_type: "Neg".to_owned(),
+            ..NodeProto::default()
+        };
+        let output = vec![ValueInfoProto { name: "y".to_owned(), ..ValueInfoProto::default() }];
+        let graph = GraphProto { node: vec![node], output, initializer: vec![weight], ..GraphProto::default() };
+        let opset_import = vec![OperatorSetIdProto { domain: String::new(), version: 17 }];
+        let model = ModelProto { ir_version: 8, graph: Some(graph), opset_import, ..ModelProto::default() };
+        let path = folder.child("m.onnx");
+        std::fs::write(&path, model.encode_to_vec()).unwrap();
+        path
+    }
+
+    #[test]
+    fn large_weights_of_a_model_are_read_from_its_file() {
+        let folder = TempDir::new().unwrap();
+        let path = model(&folder);
+        let opened = Content::open(&path).unwrap();
+        assert!(opened.own.is_some() && opened.bytes.len() < 1000);
+        let whole = ProgramFile::read(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(ProgramFile::load(&path, None).unwrap().graph.to_defs(), whole.graph.to_defs());
+        let weight = whole.graph.node(whole.graph.find("w").unwrap());
+        let Some(Attr::Tensor(weight)) = weight.attrs.get("value") else { panic!("{weight:?}") };
+        assert_eq!(weight.slice::<f32>().unwrap()[COUNT - 1], 1.5);
+        // Other content is read as a whole.
+        let text = folder.child("text");
+        std::fs::write(&text, "{}".repeat(LEAST_APART as usize)).unwrap();
+        let opened = Content::open(&text).unwrap();
+        assert_eq!((opened.own.is_none(), opened.bytes.len()), (true, 2 * LEAST_APART as usize));
+        assert_eq!(Content::open(&folder.child("none")).err().unwrap().code, Code::NotFound);
+    }
+
+    #[test]
+    fn a_model_whose_file_changes_meanwhile_is_refused() {
+        type Change = (fn(&mut Vec<u8>), &'static str);
+        let changes: [Change; 2] = [
+            (|bytes| bytes.push(0), "the file changed while it was read; read it again"),
+            (|bytes| bytes.truncate(COUNT), "the bytes from"),
+        ];
+        for (change, why) in changes {
+            let folder = TempDir::new().unwrap();
+            let path = model(&folder);
+            let opened = Content::open(&path).unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            change(&mut bytes);
+            std::fs::write(&path, bytes).unwrap();
+            let read = checked(&path, &opened, None, Tuning::default(), &mut |_, _, _| {});
+            let failure = Failure::from(read.unwrap_err());
+            assert!(failure.message.contains(why), "{}", failure.message);
+        }
+        // Another file in its place is another file: what was opened is read.
+        let folder = TempDir::new().unwrap();
+        let path = model(&folder);
+        let opened = Content::open(&path).unwrap();
+        std::fs::rename(&path, folder.child("old")).unwrap();
+        std::fs::write(&path, b"other").unwrap();
+        assert!(checked(&path, &opened, None, Tuning::default(), &mut |_, _, _| {}).is_ok());
+    }
 }

@@ -17,7 +17,7 @@ use meshtf_graph::plan::{Piece, PieceNode};
 use meshtf_graph::{Attr, Attrs, Filled, NodeDef};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::PieceId;
-use meshtf_tensor::{DType, Data, Shape, Tensor};
+use meshtf_tensor::{DType, Data, Shape, Tensor, constant};
 use serde::{Deserialize, Serialize};
 
 use super::Peer;
@@ -46,15 +46,15 @@ pub struct Content(pub [u8; 32]);
 
 impl Content {
     /// The content of a constant.
-    pub fn of(constant: &Tensor) -> Content {
+    pub fn of(value: &Tensor) -> Content {
         let mut hash = blake3::Hasher::new_derive_key(CONTEXT);
         let mut number = |number: usize| {
             hash.update(&(number as u64).to_le_bytes());
         };
-        number(constant.dtype() as usize);
-        number(constant.rank());
-        constant.dims().iter().for_each(|&size| number(size));
-        match constant.data() {
+        number(value.dtype() as usize);
+        number(value.rank());
+        value.dims().iter().for_each(|&size| number(size));
+        match constant::at_hand(value).data() {
             Data::String(strings) => strings.iter().for_each(|string| {
                 hash.update(&(string.len() as u64).to_le_bytes());
                 hash.update(string);
@@ -152,15 +152,15 @@ impl Kept {
 
 /// Whether a constant is kept by its content.
 pub fn is_kept(constant: &Tensor) -> bool {
-    constant.bytes().is_some_and(|bytes| bytes.len() >= MIN_KEPT_BYTES)
+    constant.dtype().size().is_some() && constant.byte_len() >= MIN_KEPT_BYTES
 }
 
 /// The substitute for a constant in a message.
 ///
 /// # Errors
 /// ResourceExhausted if it exceeds the limit of a tensor.
-pub fn substitute(constant: &Tensor) -> Result<Attr> {
-    Filled::substitute(constant.element(0), constant.shape().clone()).map(Attr::Filled)
+pub fn substitute(value: &Tensor) -> Result<Attr> {
+    Filled::substitute(constant::at_hand(value).element(0), value.shape().clone()).map(Attr::Filled)
 }
 
 /// Whether an attribute is such a substitute.

@@ -18,7 +18,7 @@ use std::thread;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
-use meshtf_tensor::{Tensor, WeakTensor, memory};
+use meshtf_tensor::{Tensor, WeakTensor, constant, memory};
 
 pub(crate) use self::fetch::Fetch;
 pub(crate) use self::supply::Supply;
@@ -107,6 +107,7 @@ impl Weights {
             }
             let known = memory.constants.get(&content).and_then(WeakTensor::upgrade);
             let value = known.unwrap_or_else(|| {
+                let value = constant::kept(value);
                 memory.constants.insert(content, value.downgrade());
                 value
             });
@@ -190,7 +191,7 @@ fn write_all(cache: &WeightCache, unwritten: &Receiver<Unwritten>, bytes: &Atomi
     };
     note(cache.tidy());
     for (Kept { content, node, .. }, value) in unwritten {
-        note(cache.put(&content, &node, &value));
+        note(cache.put(&content, &node, &constant::at_hand(&value)));
         bytes.fetch_sub(value.byte_len(), Ordering::Relaxed);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use meshtf_graph::plan::Plan;
 use meshtf_graph::{Attr, Graph, NodeDef};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::{Data, Tensor};
+use meshtf_tensor::{DType, Tensor};
 
 use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, Reference, TakenOut, is_kept, substitute};
 use crate::protocol::{Constants, Content};
@@ -70,7 +70,7 @@ pub fn leave_out_elements(nodes: &mut [NodeDef]) {
     for value in nodes.iter_mut().flat_map(|node| node.attrs.0.values_mut()) {
         if let Attr::Tensor(constant) = value
             && constant.byte_len() > MAX_INLINE_CONSTANT_BYTES
-            && !matches!(constant.data(), Data::String(_))
+            && constant.dtype() != DType::String
             && let Ok(substitute) = substitute(constant)
         {
             *value = substitute;

@@ -135,7 +135,7 @@ impl<B: Backing> Engine for BurnEngine<B> {
             }
         };
         let host_up_to = if is_light { self.small() } else { 0 };
-        Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
+        Ok(Some(EngineKernel { run: Box::new(run), host_up_to, forms: forms::<B>(node) }))
     }
 
     fn computes_products_within(&self) -> bool {
@@ -196,6 +196,14 @@ impl<B: Backing> Engine for BurnEngine<B> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         Ok(Some(Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Some(memory::share(tensor))) })))
     }
+}
+
+/// The inputs that the kernel of a node takes in a form of its own, as [`EngineKernel::forms`] has them.
+fn forms<B: Backing>(node: &KernelNode) -> u64 {
+    let has_form = matches!(node.op, "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "Conv2D")
+        && node.inputs == [DType::F32; 2]
+        && node.is_constant(1);
+    u64::from(B::IN_PLACE && has_form) << 1
 }
 
 /// The output of a kernel of a CPU's backend, moved to the host if it is small.

@@ -82,9 +82,17 @@ pub struct EngineKernel {
     /// The number of elements up to which inputs that are all on the host are better left to the host kernel, which takes
     /// less time than their transfer to an engine. 0 if only empty ones are.
     pub host_up_to: usize,
+    /// A bit for each of the first inputs: whether the kernel takes it, if it is a large constant, in a form of its own, so that
+    /// its elements may be released ([`meshtf_tensor::constant`]). Such a constant stays on the host.
+    pub forms: u64,
 }
 
 impl EngineKernel {
+    /// Whether it takes this input in a form of its own.
+    pub fn has_form_of(&self, input: u32) -> bool {
+        1u64.checked_shl(input).is_some_and(|bit| self.forms & bit != 0)
+    }
+
     /// Whether these inputs are better left to the host kernel. `None` stands for an input that is not a value.
     pub fn leaves<'a>(&self, inputs: impl IntoIterator<Item = Option<&'a Value>>) -> bool {
         let most = self.host_up_to;

@@ -19,8 +19,8 @@ use meshtf_graph::op::{self, Role};
 use meshtf_graph::plan::{Mode, Piece, PieceNode, PieceOp, late_feed};
 use meshtf_graph::shape::Extent;
 use meshtf_kernels::{self as kernel, HostKernel, KernelNode};
-use meshtf_tensor::DType;
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::{DType, constant};
 pub(super) use source::Source;
 
 use super::state::{self, Site};
@@ -377,10 +377,18 @@ fn keep(code: &PieceCode, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
         if !consumers.iter().any(|edge| may_go_to_engine(&acts[edge.to as usize])) {
             continue;
         }
+        let has_form = |edge: &Edge| {
+            let consumer = &acts[edge.to as usize];
+            matches!(consumer, Act::Kernel { engine: Some(kernel), .. } if kernel.has_form_of(edge.input))
+        };
+        let is_formed = consumers.iter().all(has_form);
         match &mut acts[i] {
             Act::Feed { is_kept, .. } | Act::Recv { is_kept, .. } => *is_kept = true,
             Act::Const(value) => {
-                if let Value::Host(tensor) = value {
+                // Where its kernels read it in a form of their own, that is all that stays of it.
+                if let Value::Host(tensor) = value
+                    && !(is_formed && constant::is_kept(tensor))
+                {
                     *value = match engine.share(tensor)? {
                         Some(shared) => shared,
                         None => engine.keep(tensor.clone())?,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use meshtf_tensor::DType;
+use meshtf_tensor::{DType, Tensor, constant};
 
 use super::op::{self, ArgDef, ArgType, AttrDef, Role};
 use super::refused::{self, Refused};
@@ -62,7 +62,13 @@ pub(super) fn append(graph: &mut Graph, addition: Addition) -> bool {
     let Addition { nodes, taken, .. } = addition;
     graph.by_name.reserve(nodes.len());
     graph.nodes.reserve(nodes.len());
-    for node in nodes {
+    for mut node in nodes {
+        for value in node.attrs.0.values_mut() {
+            if let Attr::Tensor(tensor) = value {
+                let own = std::mem::replace(tensor, Tensor::scalar(false));
+                *tensor = constant::kept(own);
+            }
+        }
         graph.by_name.insert(node.name.clone(), NodeId(graph.nodes.len() as u32));
         graph.nodes.push(node);
     }

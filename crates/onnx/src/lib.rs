@@ -11,6 +11,7 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `apart` | a model's file without its large weights |
 //! | `describe` | the content of a model as a list |
 //! | `elem`, `weight` | element types, and the dtypes that hold those that meshtf lacks; constants |
 //! | `save` | the way back: a graph as a model |
@@ -19,6 +20,7 @@
 //! | `flow` | subgraphs spliced into branches and loops |
 //! | `value` | protos of tensors, sequences and optionals, which steps are fed and results are written as |
 
+mod apart;
 mod bounds;
 mod cx;
 mod describe;
@@ -37,6 +39,7 @@ mod weight;
 
 use std::collections::{HashMap, HashSet};
 
+pub use apart::without_weights;
 pub use cx::Variable;
 pub use describe::{Description, Weight, describe};
 pub use elem::Elem;

@@ -10,8 +10,8 @@ use prost::bytes::Bytes;
 use crate::elem::{Elem, decode_e8m0, encode_e8m0};
 use crate::proto::{EXTERNAL, SparseTensorProto, TensorProto};
 
-/// Bytes of a file that are read at a time, if a tensor has more.
-const PART: usize = 16 << 20;
+/// Bytes of a file that are read at a time, if a tensor has more: few, so that what the parts took fits between the tensors.
+const PART: usize = 64 << 10;
 
 /// The files beside the model. Of each, the parts are read that hold a tensor, one after the other: they may be larger together
 /// than the memory.

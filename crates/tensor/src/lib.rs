@@ -9,6 +9,7 @@
 //! Cloning a tensor is cheap, since elements are shared; [`Tensor::into_vec`] and [`Tensor::data_mut`] copy them only if
 //! another tensor shares them.
 
+pub mod constant;
 mod convert;
 pub mod device;
 mod dtype;
@@ -44,6 +45,7 @@ pub use shape::{PartialShape, Shape};
 pub use transpose::transposed;
 pub use weak::WeakTensor;
 
+use crate::constant::Storage;
 use crate::failure::{Failure, Result, counted};
 
 /// Most bytes of elements that a tensor may have: it is one message, and one allocation, which the memory budget admits.
@@ -101,10 +103,12 @@ pub enum Data {
 }
 
 /// A dense tensor in the memory of this process: its elements are row-major, and its clones share them.
+///
+/// Those of a large constant may lie there in another form alone ([`constant`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     shape: Shape,
-    data: Arc<Data>,
+    data: Arc<Storage>,
 }
 
 impl Tensor {
@@ -118,7 +122,7 @@ impl Tensor {
             let why = format!("shape {shape} does not hold {}", counted(data.len(), "element"));
             return Err(Failure::invalid(why));
         }
-        Ok(Tensor { shape, data: Arc::new(data) })
+        Ok(Tensor { shape, data: here(data) })
     }
 
     /// A tensor of `shape` over `elements`.
@@ -131,12 +135,12 @@ impl Tensor {
 
     /// A rank-0 tensor.
     pub fn scalar<T: Element>(value: T) -> Self {
-        Tensor { shape: Shape::scalar(), data: Arc::new(T::into_data(vec![value])) }
+        Tensor { shape: Shape::scalar(), data: here(T::into_data(vec![value])) }
     }
 
     /// A rank-1 tensor.
     pub fn vector<T: Element>(elements: Vec<T>) -> Self {
-        Tensor { shape: Shape::from(vec![elements.len()]), data: Arc::new(T::into_data(elements)) }
+        Tensor { shape: Shape::from(vec![elements.len()]), data: here(T::into_data(elements)) }
     }
 
     /// A tensor of zeros (false, empty strings).
@@ -146,7 +150,7 @@ impl Tensor {
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let n = shape.checked_elements(dtype)?;
-        Ok(Tensor { shape, data: Arc::new(Data::zeros(dtype, n)) })
+        Ok(Tensor { shape, data: here(Data::zeros(dtype, n)) })
     }
 
     /// The dtype of its elements.
@@ -188,25 +192,25 @@ impl Tensor {
     /// Its elements, row-major.
     #[inline]
     pub fn data(&self) -> &Data {
-        &self.data
+        self.data.data()
     }
 
     /// The elements for writing; copied first if another tensor shares them.
     #[inline]
     pub fn data_mut(&mut self) -> &mut Data {
-        Arc::make_mut(&mut self.data)
+        Storage::written(&mut self.data)
     }
 
     /// Shape and elements; the elements are copied only if another tensor shares them.
     #[inline]
     pub fn into_parts(self) -> (Shape, Data) {
-        (self.shape, Arc::unwrap_or_clone(self.data))
+        (self.shape, Storage::taken(self.data))
     }
 
     /// Whether the elements are not shared: they can be written without a copy.
     #[inline]
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.data) == 1
+        Arc::strong_count(&self.data) == 1 && matches!(&*self.data, Storage::Here(_))
     }
 
     /// Admits the copy that writing the elements needs if another tensor shares them.
@@ -218,12 +222,20 @@ impl Tensor {
         if self.is_unique() { Ok(()) } else { memory::admit(self.byte_len()) }
     }
 
+    /// Admits the memory for elements that have to be made of another form of theirs ([`constant`]).
+    #[inline]
+    fn admit_reading(&self) -> Result<()> {
+        if self.data.is_at_hand() { Ok(()) } else { memory::admit(self.byte_len()) }
+    }
+
     /// The elements as `T`.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is not `T`.
+    /// InvalidArgument if the dtype is not `T`; ResourceExhausted if there is no memory for elements of a constant that lie there
+    /// in another form alone.
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
-        T::slice(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
+        self.admit_reading()?;
+        T::slice(self.data()).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
     /// The elements as `T`, for writing; copied first if another tensor shares them.
@@ -247,7 +259,7 @@ impl Tensor {
             return Err(self.not_a(T::DTYPE));
         }
         self.admit_writing()?;
-        Ok(T::from_data(Arc::unwrap_or_clone(self.data)).expect("the dtypes were compared"))
+        Ok(T::from_data(Storage::taken(self.data)).expect("the dtypes were compared"))
     }
 
     /// The element of a tensor that has exactly one.
@@ -263,7 +275,7 @@ impl Tensor {
 
     /// Every element as a float64, true as 1; `None` for strings and complex numbers.
     pub fn numbers(&self) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
-        Some(match &*self.data {
+        Some(match self.data() {
             Data::F64(values) => Box::new(values.iter().copied()),
             Data::F32(values) => Box::new(values.iter().map(|&value| value.into())),
             Data::F16(values) => Box::new(values.iter().map(|&value| value.into())),
@@ -286,7 +298,7 @@ impl Tensor {
     /// # Errors
     /// InvalidArgument if the dtype is neither.
     pub fn to_i64s(&self) -> Result<Vec<i64>> {
-        match &*self.data {
+        match self.data() {
             Data::I64(v) => Ok(v.clone()),
             Data::I32(v) => Ok(v.iter().map(|&x| i64::from(x)).collect()),
             _ => Err(Failure::invalid(format!("expected int32 or int64, got {}", self.dtype()))),
@@ -328,7 +340,7 @@ impl Tensor {
             let value = self.moved::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
             T::into_data_of(self.dtype(), vec![value; n])
         });
-        Tensor { shape, data: Arc::new(data.flatten().expect("host tensors have no handles")) }
+        Tensor { shape, data: here(data.flatten().expect("host tensors have no handles")) }
     }
 
     /// The element at index `i` in row-major order, as a scalar.
@@ -340,21 +352,21 @@ impl Tensor {
         let data = with_moved!(self.dtype(), T => {
             T::into_data_of(self.dtype(), self.moved::<T>().unwrap_or(&[])[i..=i].to_vec())
         });
-        Tensor { shape: Shape::scalar(), data: Arc::new(data.flatten().expect("host tensors have no handles")) }
+        Tensor { shape: Shape::scalar(), data: here(data.flatten().expect("host tensors have no handles")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.
     #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
-        self.data.bytes()
+        self.data().bytes()
     }
 
     /// Bytes of the elements; for strings, the sum of their lengths.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        match &*self.data {
-            Data::String(v) => v.iter().map(Vec::len).sum(),
-            other => other.bytes().map_or(0, <[u8]>::len),
+        match self.dtype().size() {
+            Some(size) => size * self.len(),
+            None => self.strings().iter().map(Vec::len).sum(),
         }
     }
 
@@ -363,8 +375,16 @@ impl Tensor {
     pub fn heap_bytes(&self) -> usize {
         // The reference counts, and an allocator's overhead per block.
         const AROUND: usize = 32;
-        let handles = if let Data::String(strings) = &*self.data { size_of_val(&**strings) } else { 0 };
-        size_of::<Tensor>() + size_of::<Data>() + AROUND + self.byte_len() + handles
+        let handles = size_of_val(self.strings());
+        size_of::<Tensor>() + size_of::<Storage>() + AROUND + self.byte_len() + handles
+    }
+
+    /// The strings; none of another dtype.
+    fn strings(&self) -> &[Vec<u8>] {
+        match &*self.data {
+            Storage::Here(Data::String(strings)) => strings,
+            _ => &[],
+        }
     }
 
     /// A tensor from little-endian bytes.
@@ -396,11 +416,11 @@ impl Tensor {
                 return Err(Failure::invalid(format!("a bool must be 0 or 1, got {bad}")));
             }
             let values = bytes.iter().map(|&b| b == 1).collect();
-            return Ok(Tensor { shape, data: Arc::new(Data::Bool(values)) });
+            return Ok(Tensor { shape, data: here(Data::Bool(values)) });
         }
         let mut data = Data::zeros(dtype, n);
         data.bytes_mut().expect("fixed-size and not bool").copy_from_slice(bytes);
-        Ok(Tensor { shape, data: Arc::new(data) })
+        Ok(Tensor { shape, data: here(data) })
     }
 
     fn not_a_scalar(&self) -> Failure {
@@ -410,6 +430,11 @@ impl Tensor {
     fn not_a(&self, wanted: DType) -> Failure {
         Failure::invalid(format!("expected {wanted}, got {}", self.dtype()))
     }
+}
+
+/// Elements as a tensor has them.
+fn here(data: Data) -> Arc<Storage> {
+    Arc::new(Storage::Here(data))
 }
 
 #[cfg(test)]

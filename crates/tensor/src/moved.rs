@@ -99,7 +99,8 @@ impl Tensor {
     /// InvalidArgument if the dtype is of another size.
     #[inline]
     pub fn moved<T: Moved>(&self) -> Result<&[T]> {
-        T::of(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
+        self.admit_reading()?;
+        T::of(self.data()).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
     /// As [`Tensor::moved`], for writing; copied first if another tensor shares them.

@@ -84,7 +84,8 @@ impl Tensor {
     /// InvalidArgument if the dtype is not stored as `T`.
     #[inline]
     pub fn stored<T: Stored>(&self) -> Result<&[T]> {
-        T::stored_in(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
+        self.admit_reading()?;
+        T::stored_in(self.data()).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
     /// A tensor of `dtype`, which is stored as `T`.

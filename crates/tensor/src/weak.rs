@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::{Data, Shape, Tensor};
+use crate::constant::Storage;
+use crate::{Shape, Tensor};
 
 /// A tensor whose elements others keep: once all of its clones are gone, it is, too.
 #[derive(Clone, Debug)]
 pub struct WeakTensor {
     shape: Shape,
-    data: Weak<Data>,
+    data: Weak<Storage>,
 }
 
 impl Tensor {

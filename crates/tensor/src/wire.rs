@@ -5,7 +5,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{DType, Data, Shape, Tensor};
+use super::{DType, Data, Shape, Tensor, constant};
 
 #[derive(Serialize, Deserialize)]
 struct Wire<'a> {
@@ -19,7 +19,9 @@ struct Wire<'a> {
 
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (bytes, lengths) = match self.data() {
+        // Those of a constant are not kept for it.
+        let at_hand = constant::at_hand(self);
+        let (bytes, lengths) = match at_hand.data() {
             Data::String(strings) => (strings.concat().into(), strings.iter().map(|s| s.len() as u32).collect()),
             other => (other.bytes().expect("all but strings have bytes").into(), Vec::new()),
         };

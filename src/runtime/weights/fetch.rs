@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::memory::Bytes;
+use meshtf_tensor::{Tensor, constant};
 
 use super::{Turn, Weights, contents};
 use crate::protocol::constants::{Kept, MAX_ASKED, MAX_ASKED_BYTES};
@@ -166,7 +166,8 @@ impl Fetch {
             if !matches!(reply, Reply::Told(Answer::Constants)) || values.len() != part.len() {
                 return Err(Failure::new(Code::Internal, format!("unexpected answer from {holder}: {reply:?}")));
             }
-            for ((one, value), content) in part.iter().zip(&values).zip(contents(&values)) {
+            let contents = contents(&values);
+            for ((one, value), content) in part.iter().zip(values).zip(contents) {
                 if content != one.content {
                     let Kept { content, node, dtype, shape } = one;
                     let why = format!(
@@ -175,8 +176,9 @@ impl Fetch {
                     );
                     return Err(Failure::new(Code::DataLoss, why));
                 }
-                self.weights().write(one, value);
-                have.insert(content, value.clone());
+                let value = constant::kept(value);
+                self.weights().write(one, &value);
+                have.insert(content, value);
             }
             if !is_wanted() {
                 return Err(not_wanted());

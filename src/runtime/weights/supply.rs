@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread;
 
-use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::{RequestId, SessionId};
+use meshtf_tensor::{Tensor, constant};
 
 use crate::protocol::constants::{MAX_ASKED, MAX_ASKED_BYTES};
 use crate::protocol::inquiry::{Answer, Inquiry};
@@ -66,7 +66,8 @@ impl Supply {
             let why = format!("an inquiry asks for {MAX_ASKED_BYTES} bytes of constants at most, or for one constant");
             return Err(Failure::invalid(why));
         }
-        Ok(Some(values))
+        // Elements do not stay in memory because they were sent.
+        Ok(Some(values.iter().map(constant::at_hand).collect()))
     }
 
     /// Asks a session's client, and passes its answer on. The one that asked compares it with the contents.

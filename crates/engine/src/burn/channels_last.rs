@@ -6,7 +6,7 @@
 use meshtf_loops::vector::{Convolution, Finish, PackedFilter};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
-use meshtf_tensor::{DType, Shape};
+use meshtf_tensor::{DType, Shape, Tensor, constant};
 use smallvec::smallvec;
 
 use super::conv::{Fit, Sides, WindowAttrs};
@@ -30,6 +30,12 @@ pub(super) fn answer<B: Backing>(
     finish: Option<Finish>,
 ) -> Result<Option<EngineOutcome>> {
     let [image, constant] = inputs else { return Ok(None) };
+    if let Value::Host(tensor) = constant
+        && constant::is_kept(tensor)
+        && let Some(done) = answer_alone::<B>(of, filter, (image, tensor), finish)?
+    {
+        return Ok(Some(done));
+    }
     let function = |convolution: &Convolution, image: &[f32], weights: &[f32]| {
         let [rows, columns] = convolution.window;
         let layout = [rows, columns, convolution.channels, convolution.made];
@@ -42,6 +48,28 @@ pub(super) fn answer<B: Backing>(
         }
     };
     computed::<B>(of, [image, constant], function, &of.1.answer)
+}
+
+/// As [`answer`], with a constant filter whose elements are in its packed form alone from then on.
+fn answer_alone<B: Backing>(
+    (window, fit): (&WindowAttrs, &Fit),
+    filter: &mut Filter,
+    (image, tensor): (&Value, &Tensor),
+    finish: Option<Finish>,
+) -> Result<Option<EngineOutcome>> {
+    let is_float = [image.dtype(), tensor.dtype()] == [DType::F32; 2];
+    let convolution = convolution(window, fit).filter(|_| B::IN_PLACE && is_float && !window.channels_first);
+    let Some(convolution) = convolution else { return Ok(None) };
+    let [rows, columns] = convolution.window;
+    let layout = [rows, columns, convolution.channels, convolution.made];
+    let make = |weights: &[f32]| convolution.packed(weights);
+    let Some(packed) = filter.form_alone(tensor, layout, convolution.scratch_bytes(), make) else { return Ok(None) };
+    let image = dense::in_order(image.clone())?;
+    let Some(pixels) = dense::floats(&image) else { return Ok(None) };
+    fit.answer.checked_elements(DType::F32)?;
+    budget::admit(convolution.scratch_bytes())?;
+    let answer = convolution.answer_packed(pixels, packed, finish);
+    Ok(answer.map(|answer| EngineOutcome::Done(smallvec![dense::made(&fit.answer, answer)])))
 }
 
 /// The gradient of the image.
@@ -142,6 +170,15 @@ mod tests {
 
     /// The output for whole numbers from 0, if it is computed here.
     fn convolved(image: [usize; 4], filter: [usize; 4]) -> Option<Vec<f32>> {
+        convolved_with(image, numbers(filter))
+    }
+
+    fn numbers(dims: [usize; 4]) -> Tensor {
+        let count = dims.iter().product::<usize>();
+        Tensor::from_vec(dims, (0..count).map(|i| (i % 5) as f32).collect::<Vec<_>>())
+    }
+
+    fn convolved_with(image: [usize; 4], filter: Tensor) -> Option<Vec<f32>> {
         let mut attrs = Attrs::default();
         for attr in &meshtf_graph::op::lookup("Conv2D").unwrap().attrs {
             attr.default.iter().for_each(|default| attrs.set(attr.name, default.clone()));
@@ -157,24 +194,20 @@ mod tests {
             outputs: &[OutputType { dtype: DType::F32, is_ref: false }],
             constants: 0b10,
         };
-        let numbers = |dims: [usize; 4]| {
-            Value::Host(Tensor::from_vec(
-                dims,
-                (0..dims.iter().product::<usize>()).map(|i| (i % 5) as f32).collect::<Vec<_>>(),
-            ))
-        };
         let engine = BurnEngine::<Flex>::new("flex", Default::default());
         let mut kernel = engine.compile(&node).unwrap().unwrap();
-        let mut answers =
-            (0..2).map(|_| match (kernel.run)(Values::from_iter([numbers(image), numbers(filter)])).unwrap() {
-                EngineOutcome::Done(mut values) => {
-                    Some(values.remove(0).into_host().unwrap().slice::<f32>().unwrap().to_vec())
-                }
-                EngineOutcome::Declined(_) => None,
-            });
+        assert!(kernel.has_form_of(1) && !kernel.has_form_of(0));
+        let inputs = [numbers(image), filter].map(Value::Host);
+        let mut answers = (0..2).map(|_| match (kernel.run)(Values::from_iter(inputs.clone())).unwrap() {
+            EngineOutcome::Done(mut values) => {
+                Some(values.remove(0).into_host().unwrap().slice::<f32>().unwrap().to_vec())
+            }
+            EngineOutcome::Declined(_) => None,
+        });
         let first = answers.next().unwrap();
         // The second call takes the filter that the first one packed.
-        assert_eq!(first, answers.next().unwrap());
+        let bits = |answer: &Option<Vec<f32>>| answer.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&first), bits(&answers.next().unwrap()));
         first
     }
 
@@ -184,5 +217,24 @@ mod tests {
         let want = |made: usize| (0..50).map(|i| ((i % 5) * ((i * 30 + made) % 5)) as f32).sum::<f32>();
         assert_eq!(convolved([1, 1, 1, 50], [1, 1, 50, 30]), Some((0..30).map(want).collect()));
         assert_eq!(convolved([1, 1, 1, 4], [1, 1, 4, 4]), None, "the host computes it");
+    }
+
+    #[test]
+    fn a_large_filter_is_in_its_packed_form_alone() {
+        let (image, filter) = ([1, 5, 6, 32], [3, 3, 32, 60]);
+        let large = constant::kept(numbers(filter));
+        assert_eq!(convolved_with(image, large.clone()), convolved(image, filter));
+        assert_eq!((constant::is_at_hand(&large), &large), (false, &numbers(filter)));
+        // One with an infinity is not packed.
+        let infinite = |tensor: Tensor| {
+            let mut elements = tensor.into_vec::<f32>().unwrap();
+            elements[7] = f32::INFINITY;
+            Tensor::from_vec(filter, elements)
+        };
+        let large = constant::kept(infinite(numbers(filter)));
+        let [got, want] =
+            [large.clone(), infinite(numbers(filter))].map(|filter| convolved_with(image, filter).unwrap());
+        assert!(got.iter().map(|x| x.to_bits()).eq(want.iter().map(|x| x.to_bits())));
+        assert!(constant::is_at_hand(&large));
     }
 }

@@ -17,7 +17,7 @@ use super::conv::{WindowAttrs, finished_conv2d, fit};
 use super::dense::{self, floats};
 use super::memory::Backing;
 use super::order::{is_here, permuted};
-use super::{BurnEngine, SMALL, depthwise, guarded};
+use super::{BurnEngine, SMALL, depthwise, forms, guarded};
 use crate::{Engine, EngineKernel, EngineOutcome, Follower, Origin, Value, Values};
 
 /// Ops of two inputs that may follow a convolution.
@@ -94,7 +94,7 @@ pub(super) fn kernel<B: Backing>(
         let answer = answer.map_or_else(|| apart.run(inputs), Ok)?;
         Ok(EngineOutcome::Done(Values::from_iter([answer])))
     };
-    Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0 }))
+    Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0, forms: forms::<B>(node) }))
 }
 
 /// The convolution, with the channels last.

@@ -1,12 +1,14 @@
 //! An input that is the same in every step, in the form in which a kernel reads it. The kernels of all plans of a process share
 //! the form of one constant: plans of a model for several signatures, or of several sessions, pack its weights once.
+//!
+//! The elements of a large constant are released once they have a form (`meshtf_tensor::constant`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use meshtf_loops::vector::{PackedFilter, Panels};
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory as budget;
+use meshtf_tensor::{Data, Tensor, WeakTensor, constant, memory as budget};
 
 use crate::Value;
 
@@ -25,9 +27,17 @@ pub(super) trait Form: Send + Sync + 'static {
     fn all() -> &'static Forms<Self>
     where
         Self: Sized;
+
+    /// The elements of which it was made, which were read in that way.
+    fn elements(&self, source: &Source) -> Vec<f32>;
 }
 
 impl Form for Panels<'static> {
+    fn elements(&self, source: &Source) -> Vec<f32> {
+        let [_, _, down, along] = source.layout;
+        self.unpacked([down, along])
+    }
+
     fn all() -> &'static Forms<Self> {
         static ALL: Forms<Panels<'static>> = Forms::new();
         &ALL
@@ -35,6 +45,10 @@ impl Form for Panels<'static> {
 }
 
 impl Form for PackedFilter {
+    fn elements(&self, _source: &Source) -> Vec<f32> {
+        self.unpacked()
+    }
+
     fn all() -> &'static Forms<Self> {
         static ALL: Forms<PackedFilter> = Forms::new();
         &ALL
@@ -52,12 +66,33 @@ impl Source {
     pub fn of(elements: &[f32], layout: [usize; 4]) -> Source {
         Source { address: elements.as_ptr() as usize, layout }
     }
+
+    /// Those of a constant whose elements may be released.
+    fn of_constant(tensor: &Tensor, layout: [usize; 4]) -> Source {
+        Source { address: constant::place(tensor), layout }
+    }
 }
 
 /// A form, and the constant of which it was made: as long as the form exists, no other tensor gets the constant's address.
 struct Held<T> {
     form: T,
-    _constant: Option<Value>,
+    origin: Origin,
+}
+
+/// A constant, as its form keeps it.
+enum Origin {
+    Unknown,
+    /// With its elements, which lie at the address.
+    Whole(#[allow(dead_code, reason = "it is kept, not read")] Value),
+    /// Without them: the form may be all that there is of them. How they were read.
+    Place(#[allow(dead_code, reason = "it is kept, not read")] WeakTensor, Source),
+}
+
+impl<T: Form> constant::Form for Held<T> {
+    fn elements(&self) -> Data {
+        let Origin::Place(_, source) = &self.origin else { unreachable!("only such a constant is released") };
+        Data::F32(self.form.elements(source))
+    }
 }
 
 /// The forms of one kind, each for as long as a kernel has it.
@@ -118,10 +153,34 @@ impl<T: Form> Kept<T> {
             let source = source.filter(|_| !constant.is_unshared());
             self.form = source.and_then(|source| T::all().find(&source)).or_else(|| {
                 let form = budget::admit(bytes).is_ok().then(make).flatten()?;
-                let held = Arc::new(Held { form, _constant: source.map(|_| constant.clone()) });
+                let origin = source.map_or(Origin::Unknown, |_| Origin::Whole(constant.clone()));
+                let held = Arc::new(Held { form, origin });
                 if let Some(source) = source {
                     T::all().add(source, &held);
                 }
+                Some(held)
+            });
+            self.is_constant = self.form.is_some();
+        }
+        self.form.as_ref().map(|held| &held.form)
+    }
+
+    /// As [`Kept::form`], of a constant of float32 whose elements are released once they have the form.
+    pub fn form_alone(
+        &mut self,
+        tensor: &Tensor,
+        layout: [usize; 4],
+        bytes: usize,
+        make: impl FnOnce(&[f32]) -> Option<T>,
+    ) -> Option<&T> {
+        if self.is_constant && self.form.is_none() {
+            let source = Source::of_constant(tensor, layout);
+            self.form = T::all().find(&source).or_else(|| {
+                let form = budget::admit(bytes).is_ok().then(|| make(constant::at_hand(tensor).slice().ok()?));
+                let held = Arc::new(Held { form: form.flatten()?, origin: Origin::Place(tensor.downgrade(), source) });
+                T::all().add(source, &held);
+                // If they were released for another form already, or somebody reads them in their place, they stay there.
+                constant::release(tensor, held.clone());
                 Some(held)
             });
             self.is_constant = self.form.is_some();
@@ -142,6 +201,10 @@ mod tests {
         fn all() -> &'static Forms<Self> {
             static ALL: Forms<Number> = Forms::new();
             &ALL
+        }
+
+        fn elements(&self, source: &Source) -> Vec<f32> {
+            vec![self.0 as f32; source.layout[0]]
         }
     }
 
@@ -203,5 +266,38 @@ mod tests {
         let source = Source::of(tensor.slice().unwrap(), [0; 4]);
         assert!(kept.form(&value, Some(source), 4, || Some(Number(1))).is_some());
         assert!(value.is_unshared());
+    }
+
+    #[test]
+    fn the_elements_of_a_large_constant_are_in_its_form_alone() {
+        const COUNT: usize = constant::LEAST_BYTES;
+        let weights = constant::kept(Tensor::vector(vec![7f32; COUNT]));
+        let make = |elements: &[f32]| Some(Number(elements.iter().sum::<f32>() as i32 / COUNT as i32));
+        let formed = |layout: [usize; 4], make: &dyn Fn(&[f32]) -> Option<Number>| {
+            let mut kept = Kept::new(true);
+            let number = kept.form_alone(&weights, layout, 4, make).map(|number| number.0);
+            (kept, number)
+        };
+        let (first, number) = formed([COUNT, 0, 0, 0], &make);
+        assert_eq!((number, constant::is_at_hand(&weights)), (Some(7), false));
+        let (second, number) = formed([COUNT, 0, 0, 0], &|_| panic!("another kernel has it"));
+        assert_eq!(number, Some(7));
+        // Read in another way, they are made of the first form.
+        let (other, number) = formed([COUNT, 1, 0, 0], &make);
+        assert_eq!((number, constant::is_at_hand(&weights)), (Some(7), false));
+        // The constant has the form when no kernel has it any more.
+        drop((first, second, other));
+        let (again, number) = formed([COUNT, 0, 0, 0], &|_| panic!("the constant has it"));
+        assert_eq!((number, &weights), (Some(7), &Tensor::vector(vec![7f32; COUNT])));
+        // Nor does the form keep the constant.
+        let weak = weights.downgrade();
+        drop(weights);
+        assert!(weak.is_gone() && again.is_formed());
+        // One that somebody reads in its place stays there.
+        let weights = constant::kept(Tensor::vector(vec![3f32; COUNT]));
+        let elements = weights.slice::<f32>().unwrap();
+        let mut kept = Kept::new(true);
+        assert_eq!(kept.form_alone(&weights, [COUNT, 0, 0, 0], 4, make).map(|number| number.0), Some(3));
+        assert_eq!((elements[0], constant::is_at_hand(&weights)), (3.0, true));
     }
 }

@@ -4,7 +4,7 @@ use meshtf_kernels::{KernelNode, call};
 use meshtf_loops::vector::{MatrixView, ONE_ROW_CHUNKS, Panels, one_row};
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory as budget;
-use meshtf_tensor::{DType, Shape, Tensor};
+use meshtf_tensor::{DType, Shape, Tensor, constant};
 use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};
@@ -73,6 +73,12 @@ fn product_with(
     if y.len() < LEAST_WEIGHTS {
         return Ok(None);
     }
+    if let Value::Host(tensor) = y
+        && constant::is_kept(tensor)
+        && let Some(product) = product_alone(weights, x, tensor, is_transposed)?
+    {
+        return Ok(Some(product));
+    }
     let Some(matrix) = matrix(y, is_transposed) else { return Ok(None) };
     let [inner, columns] = matrix.dims;
     let rows = x.len() / inner;
@@ -83,10 +89,46 @@ fn product_with(
             return Ok(Some(product));
         }
     }
-    let bytes = inner.saturating_mul(columns.next_multiple_of(LANES)).saturating_mul(size_of::<f32>());
     let [down, along] = matrix.steps;
     let source = Source::of(matrix.elements, [inner, columns, down, along]);
-    let Some(panels) = weights.form(y, Some(source), bytes, || Some(Panels::packed(matrix))) else { return Ok(None) };
+    let make = || Some(Panels::packed(matrix));
+    let Some(panels) = weights.form(y, Some(source), panel_bytes(matrix.dims), make) else { return Ok(None) };
+    by_panels(x, panels)
+}
+
+/// As [`product_with`], of several rows and a constant whose elements are in its panels alone from then on.
+fn product_alone(
+    weights: &mut Kept<Panels<'static>>,
+    x: &Value,
+    tensor: &Tensor,
+    is_transposed: bool,
+) -> Result<Option<Vec<f32>>> {
+    let (&[rows, columns], DType::F32) = (tensor.dims(), tensor.dtype()) else { return Ok(None) };
+    let (mut dims, mut steps) = ([rows, columns], [columns, 1]);
+    if is_transposed {
+        dims.reverse();
+        steps.reverse();
+    }
+    let [inner, columns] = dims;
+    if x.len() <= inner {
+        return Ok(None);
+    }
+    let layout = [inner, columns, steps[0], steps[1]];
+    let make = |elements: &[f32]| Some(Panels::packed(MatrixView { elements, dims, steps }));
+    let Some(panels) = weights.form_alone(tensor, layout, panel_bytes(dims), make) else { return Ok(None) };
+    by_panels(x, panels)
+}
+
+/// The bytes of the panels of a matrix.
+fn panel_bytes([inner, columns]: [usize; 2]) -> usize {
+    inner.saturating_mul(columns.next_multiple_of(LANES)).saturating_mul(size_of::<f32>())
+}
+
+/// The product with a matrix in panels; `None` if the rows are not in this process's memory.
+///
+/// # Errors
+/// ResourceExhausted if there is not enough memory for it.
+fn by_panels(x: &Value, panels: &Panels) -> Result<Option<Vec<f32>>> {
     let x = dense::in_order(x.clone())?;
     let Some(elements) = dense::floats(&x) else { return Ok(None) };
     let inner = panels.dims()[0];
@@ -427,6 +469,27 @@ mod tests {
             let mut variable = Kept::new(false);
             let x: Value = numbers(&[1, inner], 3).into();
             assert!(product_with(&mut variable, &x, &y, is_transposed).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_large_constant_is_in_its_panels_alone() {
+        let (inner, columns) = (256, 100);
+        for is_transposed in [false, true] {
+            let sizes = if is_transposed { [columns, inner] } else { [inner, columns] };
+            let plain = numbers(&sizes, 5);
+            let large = constant::kept(numbers(&sizes, 5));
+            let [mut of_plain, mut of_large] = [(), ()].map(|()| Kept::new(true));
+            // One row reads the matrix in its place, where it stays from then on.
+            for (rows, is_there) in [(3, false), (3, false), (1, true), (2, true)] {
+                let x: Value = numbers(&[rows, inner], 3).into();
+                let product = |weights: &mut Kept<Panels<'static>>, y: &Tensor| {
+                    product_with(weights, &x, &Value::Host(y.clone()), is_transposed).unwrap().unwrap()
+                };
+                assert_eq!(product(&mut of_large, &large), product(&mut of_plain, &plain), "{rows}, {is_transposed}");
+                assert_eq!(constant::is_at_hand(&large), is_there, "{rows}, {is_transposed}");
+            }
+            assert_eq!(large, plain);
         }
     }
 

@@ -12,7 +12,7 @@ use burn_backend::{
 use meshtf_loops::vector;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::memory;
-use meshtf_tensor::{DType, Data, Element, Shape, Tensor, with_number};
+use meshtf_tensor::{DType, Data, Element, Shape, Tensor, constant, with_number};
 
 use super::array::{Array, Home, taken};
 use super::bits::{BinaryFunction, ComparisonFunction, UnaryFunction};
@@ -302,6 +302,13 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
     let dtype = tensor.dtype();
     if B::REMOTE {
         traffic::uploaded(tensor.byte_len());
+    }
+    // A constant that its kernel does not take in a form of its own, as it did not at compile time, is not copied for each call.
+    if B::IN_PLACE
+        && constant::is_kept(&tensor)
+        && let Ok(raw) = B::from_memory(share(&tensor))
+    {
+        return raw;
     }
     let (shape, data) = tensor.into_parts();
     let shape = held(&shape);

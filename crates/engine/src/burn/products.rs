@@ -33,7 +33,7 @@ pub(super) fn kernel<B: Backing>(
 ) -> Result<Option<EngineKernel>> {
     let mut terms = Terms { products: Vec::new(), values: Vec::new(), broadcasts: node.op != "AddN" };
     let mut kernels = Vec::with_capacity(products.len());
-    let mut place = 0;
+    let (mut place, mut forms) = (0, 0);
     for product in products {
         let Some(node) = product else {
             terms.values.push(place);
@@ -43,6 +43,7 @@ pub(super) fn kernel<B: Backing>(
         };
         terms.products.push((place, [node.attrs.bool("transpose_a")?, node.attrs.bool("transpose_b")?]));
         let Some(kernel) = engine.compile(node)? else { return Ok(None) };
+        forms |= kernel.forms.checked_shl(place as u32).unwrap_or(0);
         kernels.push(Some(kernel));
         place += 2;
     }
@@ -62,7 +63,8 @@ pub(super) fn kernel<B: Backing>(
             None => apart.run(inputs),
         }
     };
-    Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0 }))
+    let forms = if is_apart { forms } else { 0 };
+    Ok(Some(EngineKernel { run: Box::new(run), host_up_to: 0, forms }))
 }
 
 /// A product that this module computes faster than the backend: of a column and a row, or a small one whose transposed factor

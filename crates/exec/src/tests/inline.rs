@@ -48,7 +48,7 @@ impl Engine for Timed {
             }
             Ok(EngineOutcome::Done(inputs))
         };
-        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0 }))
+        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0, forms: 0 }))
     }
 
     fn upload(&self, tensor: Tensor) -> meshtf_tensor::failure::Result<Value> {

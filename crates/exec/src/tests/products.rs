@@ -2,6 +2,7 @@
 
 use meshtf_engine::adapters;
 use meshtf_engine::adapters::BackendChoice;
+use meshtf_tensor::constant;
 
 use super::super::program;
 use super::*;
@@ -305,4 +306,54 @@ fn sums_and_slices_take_the_products_that_nothing_else_takes() {
     let waiting = "RandomUniform at dtype=float32 ^p";
     check(&slice(&format!("\n after = {waiting}")), &["s", "after"], &[("MatMul", 0), ("Slice", 1)]);
     check(&slice(&format!("before = {waiting}")), &["s", "before"], &[("MatMul", 1), ("Slice", 1)]);
+}
+
+#[test]
+fn a_large_constant_of_products_is_in_memory_once() {
+    let weights = matrix(130, 140, 3);
+    // The nodes after the constant, and whether its elements stay as they are.
+    for (nodes, stays) in [
+        ("y = MatMul x w", false),
+        ("y = MatMul x v transpose_b=true", false),
+        ("p = MatMul x w\n y = AddV2 p row", false),
+        ("p = MatMul x w\n q = MatMul x w\n y = Mul p q", false),
+        ("p = MatMul x w\n q = MatMul p v\n y = Neg q", false),
+        ("p = MatMul x w\n n = Neg w\n q = MatMul x n\n y = Mul p q", true),
+        ("y = MatMul one w", true),
+    ] {
+        let lines = |constant: &str| {
+            let given = ["x", "one", "row"].map(|name| format!("{name} = Placeholder dtype=float32"));
+            let weights = ["w", "v"].map(|name| format!("{name} = {constant} dtype=float32"));
+            given.into_iter().chain(weights).chain(nodes.lines().map(|line| line.trim().to_owned())).collect::<Vec<_>>()
+        };
+        let transposed = || {
+            let from = weights.slice::<f32>().unwrap();
+            Tensor::from_vec([140, 130], (0..140 * 130).map(|at| from[at % 130 * 140 + at / 130]).collect())
+        };
+        let values = || [("w", weights.clone()), ("v", transposed())];
+        let mut defs: Vec<_> = lines("Const").iter().map(|line| node(line)).collect();
+        for (name, value) in values() {
+            // The graph alone has it.
+            let own = Tensor::from_bytes(DType::F32, value.shape().clone(), value.bytes().unwrap()).unwrap();
+            defs.iter_mut().find(|def| def.name == name).unwrap().attrs.set("value", Attr::Tensor(own));
+        }
+        let with_constants = Graph::new(defs).unwrap();
+        let fed = Graph::new(lines("Placeholder").iter().map(|line| node(line)).collect()).unwrap();
+        let feeds = [("x", matrix(20, 130, 1)), ("one", matrix(1, 130, 1)), ("row", matrix(1, 140, 5))];
+        let all: Vec<(&str, Tensor)> = feeds.iter().cloned().chain(values()).collect();
+        let mut cluster = flex();
+        let want = cluster.run(&fed, &all, &["y"]).unwrap();
+        let held = |name: &str| with_constants.node(with_constants.find(name).unwrap()).attrs.tensor("value").unwrap();
+        for _ in 0..2 {
+            let got = cluster.run(&with_constants, &feeds, &["y"]).unwrap();
+            let want: Vec<f64> = want[0].slice::<f32>().unwrap().iter().map(|&x| f64::from(x)).collect();
+            assert_near(&got[0], &want, nodes);
+        }
+        for name in ["w", "v"].into_iter().filter(|name| nodes.contains(&format!(" {name}"))) {
+            assert_eq!(constant::is_at_hand(held(name)), stays, "{name} of {nodes}");
+        }
+        let elements = [constant::at_hand(held("w")), constant::at_hand(held("v"))];
+        assert_eq!(elements, values().map(|(_, value)| value), "{nodes}");
+        cluster.is_empty();
+    }
 }

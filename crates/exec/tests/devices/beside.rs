@@ -63,7 +63,7 @@ impl Engine for Neg {
             does(&shared, number)?;
             Ok(EngineOutcome::Done(Values::from_iter([Tensor::scalar(-number).into()])))
         };
-        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0 }))
+        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0, forms: 0 }))
     }
 
     fn upload(&self, tensor: Tensor) -> meshtf_tensor::failure::Result<Value> {

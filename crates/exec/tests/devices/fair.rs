@@ -44,7 +44,7 @@ impl Engine for Endless {
                 std::thread::yield_now();
             }
         };
-        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0 }))
+        Ok((node.op == "Neg").then(|| EngineKernel { run: Box::new(run), host_up_to: 0, forms: 0 }))
     }
 
     fn upload(&self, tensor: Tensor) -> meshtf_tensor::failure::Result<Value> {

@@ -33,7 +33,7 @@ impl Engine for Watched {
             }
             Ok(outcome)
         };
-        Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
+        Ok(Some(EngineKernel { run: Box::new(run), host_up_to, forms: 0 }))
     }
 
     fn upload(&self, tensor: Tensor) -> meshtf_tensor::failure::Result<Value> {

@@ -141,8 +141,10 @@ impl Engine for Odd {
             }
         };
         Ok(match node.op {
-            "Neg" => Some(EngineKernel { run: Box::new(run), host_up_to: 0 }),
-            "Square" => Some(EngineKernel { run: Box::new(|values| Ok(EngineOutcome::Done(values))), host_up_to: 2 }),
+            "Neg" => Some(EngineKernel { run: Box::new(run), host_up_to: 0, forms: 0 }),
+            "Square" => {
+                Some(EngineKernel { run: Box::new(|values| Ok(EngineOutcome::Done(values))), host_up_to: 2, forms: 0 })
+            }
             _ => None,
         })
     }

@@ -13,6 +13,7 @@ use pass::{Grid, Pass};
 use source::Tap;
 
 use super::lanes::Width;
+use super::panels;
 use super::tail::Finish;
 
 /// An ungrouped convolution. All sizes but `before` are at least 1.
@@ -37,7 +38,17 @@ pub struct Convolution {
 pub struct PackedFilter {
     width: Width,
     window: [usize; 2],
+    channels: usize,
+    made: usize,
     weights: Vec<f32>,
+}
+
+impl PackedFilter {
+    /// The filter in HWIO that was packed, bit by bit.
+    pub fn unpacked(&self) -> Vec<f32> {
+        let rows = self.window[0] * self.window[1] * self.channels;
+        panels::unpacked(self.width, &self.weights, [rows, self.made], [self.made, 1])
+    }
 }
 
 /// Most multiplications of a part, within which there is no check for cancellation: a tenth of a second.
@@ -73,7 +84,8 @@ impl Convolution {
         assert_eq!(filter.len(), self.weights(), "the filter has the size of the convolution");
         let weights = || self.forward(width).packed(&self.windows().taps, filter);
         let is_finite = filter.iter().all(|weight| weight.is_finite());
-        is_finite.then(|| PackedFilter { width, window: self.window, weights: weights() })
+        let Convolution { window, channels, made, .. } = *self;
+        is_finite.then(|| PackedFilter { width, window, channels, made, weights: weights() })
     }
 
     /// As [`Convolution::answer`], with a filter that a convolution of the same filter sizes packed.

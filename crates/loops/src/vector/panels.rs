@@ -38,6 +38,25 @@ pub struct Panels<'a> {
     is_packed: bool,
 }
 
+/// The elements of a matrix of this size, by its steps, from contiguous panels as wide as a tile.
+pub(super) fn unpacked(width: Width, packed: &[f32], [inner, columns]: [usize; 2], steps: [usize; 2]) -> Vec<f32> {
+    assert!(steps == [columns, 1] || steps == [1, inner], "the elements lie side by side");
+    let mut all = vec![0f32; inner * columns];
+    for first in (0..columns).step_by(most_columns(width)) {
+        let count = most_columns(width).min(columns - first);
+        let down = count.next_multiple_of(width.lanes());
+        let panel = &packed[first * inner..][..inner * down];
+        for (row, from) in panel.chunks_exact(down).enumerate() {
+            if steps[1] == 1 {
+                all[row * steps[0] + first..][..count].copy_from_slice(&from[..count]);
+            } else {
+                all[row + first * inner..].iter_mut().step_by(inner).zip(&from[..count]).for_each(|(to, &x)| *to = x);
+            }
+        }
+    }
+    all
+}
+
 impl<'a> Panels<'a> {
     /// The panels of a matrix by which `rows` rows are to be multiplied.
     #[inline]
@@ -49,6 +68,15 @@ impl<'a> Panels<'a> {
     pub fn packed(y: MatrixView) -> Panels<'static> {
         let panels = Panels::with(Width::widest(), y, usize::MAX);
         Panels { elements: Cow::Owned(panels.elements.into_owned()), ..panels }
+    }
+
+    /// The elements of the matrix that was packed, bit by bit; `steps` are those by which it was read.
+    ///
+    /// # Panics
+    /// If it was not packed, or if elements by those steps do not lie side by side.
+    pub fn unpacked(&self, steps: [usize; 2]) -> Vec<f32> {
+        assert!(self.is_packed, "the elements lie in panels");
+        unpacked(self.width, &self.elements, self.dims, steps)
     }
 
     /// Rows and columns of the matrix.
@@ -216,6 +244,9 @@ mod tests {
                 // Packed, and in place where that is possible.
                 for (rows, adds) in [(usize::MAX, false), (1, false), (usize::MAX, true)] {
                     let panels = Panels::with(width, y, rows);
+                    if rows == usize::MAX {
+                        assert_eq!(panels.unpacked(y_steps), right);
+                    }
                     let (mut alone, mut spread) = (before.clone(), before.clone());
                     panels.multiply(x, adds, &mut alone);
                     panels.spread(x, adds, &mut spread);

@@ -94,7 +94,10 @@ fn check_with(c: &Convolution, image: &[f32], filter: &[f32], gradient: &[f32]) 
         };
         compare("answer", c.answer_with(width, image, filter, None), &answer);
         match c.packed_with(width, filter) {
-            Some(packed) => compare("packed", c.answer_packed(image, &packed, None), &answer),
+            Some(packed) => {
+                compare("packed", c.answer_packed(image, &packed, None), &answer);
+                assert!(packed.unpacked().iter().map(|x| x.to_bits()).eq(filter.iter().map(|x| x.to_bits())));
+            }
             None => assert!(filter.iter().any(|weight| !weight.is_finite())),
         }
         // Every part is finished once, with its index.
