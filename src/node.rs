@@ -332,6 +332,11 @@ impl Node {
         self.task.as_ref()
     }
 
+    /// Whether its variables outlive its process.
+    pub(crate) fn keeps_variables(&self) -> bool {
+        self.copying.is_some()
+    }
+
     /// Its PeerId.
     pub fn peer(&self) -> &Peer {
         self.mesh.peer()

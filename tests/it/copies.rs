@@ -127,19 +127,26 @@ fn no_client_begins_before_the_variables_are_back() {
 fn large_variables_come_back_and_only_changes_are_sent() {
     let sandbox = Sandbox::new();
     let _worker = sandbox.node("worker/0");
-    // Two of 130 MB, more than any one chunk, and a counter.
+    // One of 220 MB, and one of 40 MB: each is more than a chunk has beside others.
     let graph = sandbox.file(
         "large.json",
         r#"{ "version": 1, "nodes": {
-        "a": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "float32", "shape": [32500000] } },
-        "b": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "float32", "shape": [32500000] } },
-        "size": { "op": "Const", "attrs": { "value": { "dtype": "int32", "value": [32500000] } }, "device": "/job:ps/task:0" },
-        "x": { "op": "Fill", "inputs": ["size", { "value": 3.5 }], "device": "/job:ps/task:0" },
+        "a": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "float32", "shape": [55000000] } },
+        "b": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "float32", "shape": [10000000] } },
+        "size_a": { "op": "Const", "attrs": { "value": { "dtype": "int32", "value": [55000000] } }, "device": "/job:ps/task:0" },
+        "size_b": { "op": "Const", "attrs": { "value": { "dtype": "int32", "value": [10000000] } }, "device": "/job:ps/task:0" },
+        "x": { "op": "Fill", "inputs": ["size_a", { "value": 2.0 }], "device": "/job:ps/task:0" },
+        "y": { "op": "Fill", "inputs": ["size_b", { "value": 1.5 }], "device": "/job:ps/task:0" },
         "set_a": { "op": "AssignVariableOp", "inputs": ["a", "x"], "device": "/job:ps/task:0" },
-        "set_b": { "op": "AssignVariableOp", "inputs": ["b", "x"], "device": "/job:ps/task:0" },
-        "read": { "op": "ReadVariableOp", "inputs": ["b"], "attrs": { "dtype": "float32" }, "device": "/job:ps/task:0" },
-        "max": { "op": "Max", "inputs": ["read", 0], "device": "/job:ps/task:0" } },
-        "init": ["set_a", "set_b"], "fetch": ["max"] }"#,
+        "set_b": { "op": "AssignVariableOp", "inputs": ["b", "y"], "device": "/job:ps/task:0" },
+        "read_a": { "op": "ReadVariableOp", "inputs": ["a"], "attrs": { "dtype": "float32" }, "device": "/job:ps/task:0" },
+        "read_b": { "op": "ReadVariableOp", "inputs": ["b"], "attrs": { "dtype": "float32" }, "device": "/job:ps/task:0" },
+        "max_a": { "op": "Max", "inputs": ["read_a", 0], "device": "/job:ps/task:0" },
+        "min_a": { "op": "Min", "inputs": ["read_a", 0], "device": "/job:ps/task:0" },
+        "max_b": { "op": "Max", "inputs": ["read_b", 0], "device": "/job:ps/task:0" },
+        "both": { "op": "AddV2", "inputs": ["max_a", "max_b"], "device": "/job:ps/task:0" },
+        "all": { "op": "AddV2", "inputs": ["both", "min_a"], "device": "/job:ps/task:0" } },
+        "init": ["set_a", "set_b"], "fetch": ["all"] }"#,
     );
     let node = ps(&sandbox);
     sandbox.run(&["submit", &graph, "--init", "--target", "worker/0"]).expect(0);
@@ -147,8 +154,48 @@ fn large_variables_come_back_and_only_changes_are_sent() {
     kill(node);
     let node = ps(&sandbox);
     came_back(&node, "2 variables, 260 MB");
-    sandbox.run(&["submit", &graph, "--target", "worker/0"]).expect(0).prints("3.5");
+    sandbox.run(&["submit", &graph, "--target", "worker/0"]).expect(0).prints("5.5");
     drop(node);
+}
+
+#[test]
+fn a_spare_that_takes_the_name_has_the_variables() {
+    let sandbox = Sandbox::new();
+    let (_worker, graph) = (sandbox.node("worker/0"), counter(&sandbox));
+    let node = ps(&sandbox);
+    let spare = sandbox.start(&["node", "--spare", "--keep-variables", "50ms", "-vv", "--listen", "127.0.0.1:0"]);
+    assert!(spare.next_line(WITHIN).is_some_and(|line| line.contains(" waits ")), "{}", spare.stderr());
+    sandbox.run(&["submit", &graph, "--init", "--target", "worker/0"]).expect(0);
+    copied(&node, "worker/0", 2);
+    kill(node);
+    let spare = NodeProcess::start(spare, "ps/0");
+    came_back(&spare, "1 variable, ");
+    assert_eq!(count(&sandbox, &graph), 2);
+    copied(&spare, "worker/0", 3);
+}
+
+#[test]
+fn a_node_without_memory_to_spare_is_no_buddy() {
+    let sandbox = Sandbox::new();
+    let _worker = sandbox.node("worker/0");
+    // The next by name, with less than the copy takes.
+    let _small = sandbox.node_with("qs/0", &["--memory", "100MB"]);
+    let graph = sandbox.file(
+        "some.json",
+        r#"{ "version": 1, "nodes": {
+        "v": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "float32", "shape": [30000000] } },
+        "size": { "op": "Const", "attrs": { "value": { "dtype": "int32", "value": [30000000] } }, "device": "/job:ps/task:0" },
+        "x": { "op": "Fill", "inputs": ["size", { "value": 2.0 }], "device": "/job:ps/task:0" },
+        "set": { "op": "AssignVariableOp", "inputs": ["v", "x"], "device": "/job:ps/task:0" } },
+        "targets": ["set"] }"#,
+    );
+    let node = ps(&sandbox);
+    sandbox.run(&["submit", &graph, "--target", "worker/0"]).expect(0);
+    copied(&node, "worker/0", 1);
+    let told = node.process.stderr();
+    assert!(told.contains("the variables of ps/0 are not copied for now: qs/0: "), "{told}");
+    kill(node);
+    came_back(&ps(&sandbox), "1 variable, 120 MB");
 }
 
 #[test]
