@@ -2,6 +2,7 @@
 //!
 //! This is the interface of programs that run on a mesh; `meshtf node` and `meshtf submit` are thin layers over it.
 
+mod copies;
 mod detached;
 mod program;
 mod reach;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use self::copies::{Back, Copying};
 use self::detached::DetachedRuns;
 use self::program::PythonProgram;
 use self::router::MeshRouter;
@@ -35,6 +37,7 @@ use crate::protocol::look::SessionLook;
 use crate::protocol::runs::RunsStatus;
 use crate::protocol::{Cluster, DeviceInfo, Peer, SessionId, ToWorker};
 use crate::runtime::host::{Host, requested_gpus};
+use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
 use crate::runtime::weights::Weights;
 #[doc(hidden)]
@@ -168,6 +171,8 @@ pub struct Node {
     router: Arc<dyn Router>,
     /// `None` for a client, which has no devices.
     _telling: Option<Telling>,
+    /// If its variables are copied.
+    copying: Option<Copying>,
 }
 
 impl Drop for Node {
@@ -215,7 +220,44 @@ impl Node {
         budget: Arc<Budget>,
         cache: Option<WeightCache>,
     ) -> Result<Node, NodeError> {
-        Node::join_mesh(config, budget, cache, false).await
+        Node::join_mesh(config, budget, cache, false, None).await
+    }
+
+    /// As [`Node::start_with`]; the variables of the node's task outlive its process. `keeps` so often, what has changed of them
+    /// is copied to another node, and a process that takes the task again begins with the newest copy.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    ///
+    /// # Cancellation
+    /// As [`Node::start`].
+    #[doc(hidden)]
+    pub async fn start_keeping(
+        config: NodeConfig,
+        budget: Arc<Budget>,
+        cache: Option<WeightCache>,
+        keeps: Duration,
+    ) -> Result<Node, NodeError> {
+        let back = Node::look_back(&config, &budget).await;
+        Node::join_mesh(config, budget, cache, false, Some((keeps, back))).await
+    }
+
+    /// The copy that other nodes have of the variables of the task that this process is to hold. A mesh that cannot be joined as
+    /// a client has none: as a node, it may be.
+    async fn look_back(config: &NodeConfig, budget: &Arc<Budget>) -> Back {
+        let Some(task) = &config.task else { return Back::nothing() };
+        let client = NodeConfig { task: None, listen: Vec::new(), ..config.clone() };
+        // Boxed, since it is the same future.
+        let scout = Box::pin(Node::join_mesh(client, Arc::clone(budget), None, false, None)).await;
+        let Ok(scout) = scout else { return Back::nothing() };
+        let back = Back::look(&scout, task).await;
+        scout.close().await;
+        back
+    }
+
+    /// The requests of this participant.
+    fn requests(&self) -> Arc<Requests> {
+        Arc::clone(&self.host.client)
     }
 
     async fn join_mesh(
@@ -223,6 +265,7 @@ impl Node {
         budget: Arc<Budget>,
         cache: Option<WeightCache>,
         is_spare: bool,
+        keeps: Option<(Duration, Back)>,
     ) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
@@ -246,6 +289,11 @@ impl Node {
                 devices.extend(in_background(move || required_gpus(&task, &host)).await?);
             }
         }
+        let keeps = config.task.as_ref().zip(keeps).map(|(task, (every, mut back))| {
+            // Before anybody can reach the task.
+            host.budget().run(|| back.put(host.resources(), task));
+            (every, back)
+        });
         let joins = mesh_config(&config, &home, devices.clone(), is_spare)?;
         let joins = MeshConfig { budget: Arc::clone(&budget), is_spare, ..joins };
         let mesh = Mesh::join(joins, router).await?;
@@ -258,8 +306,13 @@ impl Node {
         if let Some(task) = config.task.clone() {
             examine_devices(task, config.backend, devices, &host, &mesh);
         }
-        let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget));
-        Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling })
+        let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget, &host));
+        let copying = config
+            .task
+            .clone()
+            .zip(keeps)
+            .map(|(task, (every, back))| Copying::start(mesh.clone(), &host, task, every, back));
+        Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling, copying })
     }
 
     /// Has graphs call the functions of the Python program that listens at that path.
@@ -277,6 +330,11 @@ impl Node {
     /// The task it holds.
     pub fn task(&self) -> Option<&Task> {
         self.task.as_ref()
+    }
+
+    /// Whether its variables outlive its process.
+    pub(crate) fn keeps_variables(&self) -> bool {
+        self.copying.is_some()
     }
 
     /// Its PeerId.
@@ -412,6 +470,9 @@ impl Node {
     /// # Cancellation
     /// If the future is dropped after its first poll, the node leaves nonetheless.
     pub async fn close(&self) {
+        if let Some(copying) = &self.copying {
+            copying.end().await;
+        }
         self.mesh.clone().leave().await;
     }
 
@@ -424,40 +485,6 @@ impl Node {
             None if self.host.master().is_some() => Ok(self.mesh.peer().clone()),
             wanted => reach::holder(&self.mesh, wanted),
         }
-    }
-
-    /// Makes a client the master of its own sessions: of those that it opens without a target from now on. They do not end with
-    /// a node, so guarded steps survive the loss of any node, and no node lists them. Graph nodes without a task are on that of
-    /// `default`, or on the first by name. The first call counts, and a participant with a task is a master as it is.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use meshtf::{Client, Node, NodeConfig, SessionOptions};
-    ///
-    /// # async fn train(graph: meshtf::graph::Graph) -> Result<(), Box<dyn std::error::Error>> {
-    /// let node = Node::start(NodeConfig::default()).await?;
-    /// node.wait_for(&graph.tasks(), Duration::from_secs(30)).await;
-    /// node.become_master(None)?;
-    /// let options = SessionOptions { guard: Some(Duration::from_millis(500)), ..SessionOptions::default() };
-    /// let session = node.session(graph, None, options).await?;
-    /// session.run().target("train").steps(10_000).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Unavailable if no task of that name, or none at all, is up.
-    pub fn become_master(&self, default: Option<&Task>) -> Result<()> {
-        let cluster = self.mesh.cluster();
-        let task = match default {
-            Some(task) => Some(task).filter(|task| cluster.member(task).is_some()),
-            None => cluster.tasks().next(),
-        };
-        // The holder of one that is not up is the error.
-        let Some(task) = task else { return reach::holder(&self.mesh, default).map(|_| ()) };
-        self.host.become_master(self.mesh.peer(), task.clone());
-        Ok(())
     }
 }
 

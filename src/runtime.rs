@@ -4,10 +4,12 @@
 //! `worker` and `master` do not know each other: they communicate by messages alone.
 
 pub(crate) mod capacity;
+pub(crate) mod copies;
 pub(crate) mod detached;
 pub(crate) mod host;
 mod inspect;
 pub(crate) mod master;
+pub(crate) mod parts;
 mod reports;
 pub(crate) mod requests;
 pub(crate) mod router;

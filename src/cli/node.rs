@@ -1,5 +1,6 @@
 //! `meshtf node`: serves a task until a signal ends it.
 
+mod keep;
 mod spare;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use meshtf_engine::adapters::BackendChoice;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::memory::Budget;
 
+pub(super) use self::keep::KeepArgs;
 use super::cache::CacheArgs;
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, address, read_cluster_spec, tried};
@@ -57,6 +59,7 @@ Examples:
   meshtf node --name local/0 --grpc 127.0.0.1:2222
   meshtf node --name local/0 --burn 127.0.0.1:3000
   meshtf node --name local/0 --web 127.0.0.1:8080      the mesh in a browser
+  meshtf node --name ps/0 --keep-variables 1s          they outlive the process
   meshtf node --name worker/0 --cluster cluster.json
   meshtf node --name worker/0 --listen 0.0.0.0:4001 --print-config \\
       > ~/.config/meshtf/config.toml
@@ -130,6 +133,8 @@ pub struct Args {
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
+    keep: KeepArgs,
+    #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
     cache: CacheArgs,
@@ -178,7 +183,8 @@ async fn named(
         begins().await;
         Ok(doors)
     };
-    let serving = Serving { task: name, mesh, budget, cache, config, expects_others: true };
+    let keeps = args.keep.every();
+    let serving = Serving { task: name, mesh, budget, cache, keeps, config, expects_others: true };
     serve_until(serving, signals, doors, std::future::pending()).await
 }
 
@@ -216,6 +222,8 @@ pub(super) struct Serving<'a> {
     pub budget: Arc<Budget>,
     /// The weights that it keeps on the disk, if it does.
     pub cache: Option<WeightCache>,
+    /// How often its variables are copied to another node, if they are.
+    pub keeps: Option<Duration>,
     pub config: NodeConfig,
     /// Whether a message is due if no other node is found.
     pub expects_others: bool,
@@ -238,7 +246,7 @@ async fn serve_until(
     open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
     ends: impl Future<Output = ()>,
 ) -> Result<Exit, Stop> {
-    let Serving { task, mesh, budget, cache, config, expects_others } = serving;
+    let Serving { task, mesh, budget, cache, keeps, config, expects_others } = serving;
     if config.open {
         tracing::warn!(
             target: LOG,
@@ -252,8 +260,14 @@ async fn serve_until(
     }
     tokio::pin!(ends);
     meshtf::allocator::begin();
+    let starts = async {
+        match keeps {
+            Some(keeps) => Node::start_keeping(config, budget, cache, keeps).await,
+            None => Node::start_with(config, budget, cache).await,
+        }
+    };
     let node = tokio::select! {
-        node = Node::start_with(config, budget, cache) => node?,
+        node = starts => node?,
         _ = signals.next() => return Ok(Exit::Ok),
         () = &mut ends => return Ok(Exit::Ok),
     };

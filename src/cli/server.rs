@@ -17,7 +17,7 @@ use meshtf_tensor::memory::Budget;
 
 use super::cache::CacheArgs;
 use super::memory::MemoryArgs;
-use super::node::{Doors, Serving, read_token, refused, serve, socket_address};
+use super::node::{Doors, KeepArgs, Serving, read_token, refused, serve, socket_address};
 use super::reach::MeshArgs;
 use super::{Outcome, Trouble};
 
@@ -85,6 +85,8 @@ pub struct Args {
     #[arg(long, value_name = "SOCKET", hide = true)]
     python: Option<PathBuf>,
     #[command(flatten)]
+    keep: KeepArgs,
+    #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
     cache: CacheArgs,
@@ -134,7 +136,8 @@ pub(super) async fn server(args: Args, budget: Arc<Budget>) -> Outcome {
     };
     let expects_others = private.is_none() && addresses.len() > 1;
     let cache = args.cache.cache();
-    let serving = Serving { task: &task, mesh: &args.mesh, budget, cache, config, expects_others };
+    let keeps = args.keep.every();
+    let serving = Serving { task: &task, mesh: &args.mesh, budget, cache, keeps, config, expects_others };
     serve(serving, door, parent_ended(args.parent)).await
 }
 

@@ -10,6 +10,7 @@ mod feed;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod grpc;
+mod lineage;
 mod message;
 mod names;
 mod pieces;

@@ -53,14 +53,17 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
     use crate::protocol::constants::{Constants, Content, Reference};
+    use crate::protocol::copies::{AskCopies, Stamp};
     use crate::protocol::detached::AskDetached;
+    use crate::protocol::guard::{SentResource, SentState as StateOf};
     use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
     use crate::protocol::training::{
         ColumnForm, RowsForm, SavedEvery, SentExamples, SentState, Training, TrainingOptions,
     };
     use crate::protocol::{Envelope, Reply, Request, ToClient, ToHost, ToMaster, ToWorker};
+    use meshtf_exec::Edition;
     use meshtf_tensor::Tensor;
-    use meshtf_tensor::device::Task;
+    use meshtf_tensor::device::{DeviceKind, Task};
     use meshtf_tensor::failure::Failure;
     use meshtf_tensor::ids::{PieceId, RequestId, SessionId, StepId};
 
@@ -105,10 +108,23 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     };
     let train = Inquiry::Detached(AskDetached::Train { run: session, training: Box::new(training) });
     let train = Envelope::new(ToHost::Ask { id, inquiry: train }, vec![Tensor::vector(vec![true, false])]);
-    let messages: [(&str, Envelope); 9] = [
+    let of = SentResource {
+        container: "c".to_owned(),
+        name: "w".to_owned(),
+        is_own: false,
+        device: (DeviceKind::Cpu, 0),
+        state: Some(StateOf { kind: "variable".to_owned(), version: Edition { number: 3, mark: 7 }, tensors: 1 }),
+    };
+    let (task, stamp) = (Task::new("ps", 0), Stamp { life: 9, number: 2 });
+    let base = Some(Stamp { number: 1, ..stamp });
+    let keep = AskCopies::Keep { task, stamp, base, age_ms: 5, chunk: 0, chunks: 1, resources: vec![of] };
+    let keep = ToHost::Ask { id, inquiry: Inquiry::Copies(keep) };
+    let keep = Envelope::new(keep, vec![Tensor::vector(vec![1u8, 2]), Tensor::vector(vec![1.5f32, -2.0])]);
+    let messages: [(&str, Envelope); 10] = [
         ("ask", Envelope::new(write, vec![Tensor::vector(vec![1.5f32, -2.0])])),
         ("ask_status", ToHost::Ask { id, inquiry: Inquiry::Status }.into()),
         ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
+        ("copies", keep),
         ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0, count: 1 }.into()),
         ("register", Envelope::new(register, vec![Tensor::vector(vec![1i32, 2, 3])])),
         ("request", ToMaster::Request { id, request }.into()),

@@ -29,6 +29,42 @@ impl Reach for Node {
     }
 }
 
+impl Node {
+    /// Makes a client the master of its own sessions: of those that it opens without a target from now on. They do not end with
+    /// a node, so guarded steps survive the loss of any node, and no node lists them. Graph nodes without a task are on that of
+    /// `default`, or on the first by name. The first call counts, and a participant with a task is a master as it is.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use meshtf::{Client, Node, NodeConfig, SessionOptions};
+    ///
+    /// # async fn train(graph: meshtf::graph::Graph) -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::start(NodeConfig::default()).await?;
+    /// node.wait_for(&graph.tasks(), Duration::from_secs(30)).await;
+    /// node.become_master(None)?;
+    /// let options = SessionOptions { guard: Some(Duration::from_millis(500)), ..SessionOptions::default() };
+    /// let session = node.session(graph, None, options).await?;
+    /// session.run().target("train").steps(10_000).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Unavailable if no task of that name, or none at all, is up.
+    pub fn become_master(&self, default: Option<&Task>) -> Result<()> {
+        let cluster = self.mesh.cluster();
+        let task = match default {
+            Some(task) => Some(task).filter(|task| cluster.member(task).is_some()),
+            None => cluster.tasks().next(),
+        };
+        // The holder of one that is not up is the error.
+        let Some(task) = task else { return holder(&self.mesh, default).map(|_| ()) };
+        self.host.become_master(self.mesh.peer(), task.clone());
+        Ok(())
+    }
+}
+
 /// A node as the client of the runs that it makes by itself: its sessions are on its own master.
 pub(super) struct Own {
     pub mesh: Mesh,

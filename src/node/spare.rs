@@ -27,7 +27,7 @@ impl Node {
     /// As [`Node::start`].
     #[doc(hidden)]
     pub async fn start_spare(config: NodeConfig, budget: Arc<Budget>) -> Result<Node, NodeError> {
-        Node::join_mesh(NodeConfig { task: None, listen: Vec::new(), ..config }, budget, None, true).await
+        Node::join_mesh(NodeConfig { task: None, listen: Vec::new(), ..config }, budget, None, true, None).await
     }
 
     /// Waits, as a spare, until a process that holds a task is lost, and nobody has taken its name for a while. A task that

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::SessionId;
 use super::cached::CacheStatus;
 use super::constants::Content;
+use super::copies::{AskCopies, ToldCopies};
 use super::detached::{AskDetached, ToldDetached};
 use super::event::Noted;
 use super::look::SessionLook;
@@ -75,6 +76,8 @@ pub enum Inquiry {
     Cache,
     /// About runs that it makes by itself, without their client.
     Detached(AskDetached),
+    /// About the variables of another task, of which it has a copy.
+    Copies(AskCopies),
 }
 
 /// The answer to an inquiry.
@@ -119,6 +122,8 @@ pub enum Answer {
     Cache(Box<CacheStatus>),
     /// About its detached runs.
     Detached(ToldDetached),
+    /// About the copies that it has.
+    Copies(ToldCopies),
 }
 
 /// The name of a variable of a node that sessions share.

@@ -15,11 +15,13 @@ use meshtf_tensor::device::{DeviceName, Rates, Task};
 use meshtf_tensor::failure::{Failure, Result};
 use meshtf_tensor::ids::StepId;
 use meshtf_tensor::memory::Budget;
+use tokio::sync::Notify;
 
 use crate::events::Events;
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::capacity;
+use crate::runtime::copies::Copies;
 use crate::runtime::detached::Detached;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Master, MasterLimits, Seat};
@@ -96,6 +98,21 @@ impl Host {
     /// Has inquiries about detached runs answered.
     pub fn set_detached(&self, detached: Arc<dyn Detached>) {
         self.inspector.set_detached(detached);
+    }
+
+    /// The copies of other tasks' variables that it keeps.
+    pub fn copies(&self) -> &Copies {
+        self.inspector.copies()
+    }
+
+    /// The resources of its graphs.
+    pub fn resources(&self) -> &Arc<Resources> {
+        &self.resources
+    }
+
+    /// Is notified when containers are cleared; `None` for a participant without a task.
+    pub fn cleared(&self) -> Option<&Arc<Notify>> {
+        self.worker.as_ref().map(|worker| worker.cleared())
     }
 
     /// The master, of a participant with a task, and of a client that masters its own sessions.

@@ -26,6 +26,7 @@ use crate::protocol::status::{
     Counters, Identity, LimitStatus, Listed, MAX_LISTED, NodeStatus, ResourceStatus, Totals,
 };
 use crate::protocol::{Envelope, Peer, Reply, ToClient};
+use crate::runtime::copies::Copies;
 use crate::runtime::detached::Detached;
 use crate::runtime::master::Master;
 use crate::runtime::reports::Reports;
@@ -54,6 +55,8 @@ pub(crate) struct Inspector {
     reports: Reports,
     /// The runs that the node makes by itself.
     detached: OnceLock<Arc<dyn Detached>>,
+    /// The copies of other tasks' variables.
+    copies: Copies,
     started: Instant,
     /// Earlier snapshots of the counters, the oldest first.
     looks: Mutex<VecDeque<(Instant, Counters)>>,
@@ -89,6 +92,7 @@ impl Inspector {
             events,
             reports: Reports::default(),
             detached: OnceLock::new(),
+            copies: Copies::default(),
             started: Instant::now(),
             looks: Mutex::default(),
             under_way: AtomicUsize::new(0),
@@ -98,6 +102,11 @@ impl Inspector {
     /// The master of a participant that had none. The first that is set counts.
     pub fn set_master(&self, master: &Arc<Master>) {
         let _first = self.master.set(Arc::downgrade(master));
+    }
+
+    /// The copies of other tasks' variables.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// Has inquiries about detached runs answered. The first that is set counts.
@@ -177,6 +186,12 @@ impl Inspector {
                 let none = || Failure::new(Code::NotFound, "only a node with a task makes detached runs");
                 let (told, tensors) = self.detached.get().ok_or_else(none)?.answer(from, ask, tensors)?;
                 Ok((Answer::Detached(told), tensors))
+            }
+            Inquiry::Copies(ask) => {
+                self.worker()?;
+                let holds = |task: &Task| self.router.cluster().member(task).is_some_and(|own| own.peer == *from);
+                let (told, tensors) = self.copies.answer(ask, tensors, holds, self.resources.budget())?;
+                Ok((Answer::Copies(told), tensors))
             }
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;

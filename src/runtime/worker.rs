@@ -31,6 +31,7 @@ use meshtf_tensor::ids::{PieceId, SessionId, StepId};
 use meshtf_tensor::lock::lock;
 pub use status::WorkerStatus;
 use together::Together;
+use tokio::sync::Notify;
 
 use crate::protocol::constants::HeldConstants;
 use crate::protocol::guard::ToGuard;
@@ -91,6 +92,8 @@ struct State {
     guards: Mutex<Guards>,
     /// Those on their way to other tasks.
     parcels: Parcels,
+    /// Notified when containers are cleared.
+    cleared: Arc<Notify>,
 }
 
 /// A session with steps under way while the link to a peer ended.
@@ -178,10 +181,16 @@ impl Worker {
             fetch,
             guards: Mutex::default(),
             parcels: Parcels::default(),
+            cleared: Arc::default(),
         });
         let (registrar, registrations) = sync_channel(MAX_QUEUED);
         let (guardian, guard) = sync_channel(MAX_QUEUED);
         (Worker { state, registrar, guardian }, Queues { registrations, guard })
+    }
+
+    /// Is notified when containers are cleared: once for several, if nobody waits meanwhile.
+    pub fn cleared(&self) -> &Arc<Notify> {
+        &self.state.cleared
     }
 
     /// The sink for the values of this worker's devices.
@@ -268,7 +277,8 @@ impl Worker {
             // Earlier messages have been processed by this thread, and precede later ones in the mailbox of each device.
             ToWorker::Confirm { session } => self.state.answer(from, ToMaster::Confirmed { session }),
             ToWorker::Clear { containers } => {
-                containers.iter().for_each(|container| self.state.resources.clear(container))
+                containers.iter().for_each(|container| self.state.resources.clear(container));
+                self.state.cleared.notify_one();
             }
         }
     }

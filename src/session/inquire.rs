@@ -8,6 +8,7 @@ use meshtf_tensor::ids::SessionId;
 
 use super::unexpected;
 use crate::protocol::cached::CacheStatus;
+use crate::protocol::copies::{AskCopies, ToldCopies};
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
@@ -74,6 +75,19 @@ pub(crate) async fn cache(client: &Arc<Requests>, node: &Peer) -> Result<CacheSt
 pub(crate) async fn report(client: &Arc<Requests>, node: &Peer, report: Report) -> Result<()> {
     match ask(client, node, Inquiry::Report(Box::new(report)), Vec::new()).await? {
         (Answer::Reported, _) => Ok(()),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// Asks a node about its copies of the variables of a task.
+pub(crate) async fn copies(
+    client: &Arc<Requests>,
+    node: &Peer,
+    what: AskCopies,
+    tensors: Vec<Tensor>,
+) -> Result<(ToldCopies, Vec<Tensor>)> {
+    match ask(client, node, Inquiry::Copies(what), tensors).await? {
+        (Answer::Copies(told), tensors) => Ok((told, tensors)),
         (answer, _) => Err(other(&answer)),
     }
 }

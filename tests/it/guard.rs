@@ -165,6 +165,29 @@ fn a_client_is_the_master_of_no_run_that_it_leaves() {
 }
 
 #[test]
+fn guarded_steps_are_as_exact_on_tasks_whose_variables_outlive_them() {
+    let sandbox = Sandbox::new();
+    let keeping = |name: &str| sandbox.node_with(name, &["--keep-variables", "50ms"]);
+    let (_master, _worker) = (keeping("worker/1"), keeping("worker/0"));
+    let mut ps = keeping("ps/0");
+    // The variable exists before the guarded run, with a value that is none of its own.
+    let graph = program(&sandbox);
+    sandbox.run(&["submit", &graph, "--init", "--target", "worker/1"]).expect(0);
+    let is_kept =
+        |ps: &NodeProcess| ps.process.stderr().contains("keeps a copy of its variables at worker/0: 1 variable");
+    assert!(wait_until(SPEAKS_WITHIN, || is_kept(&ps)), "{}", ps.process.stderr());
+    let mut counted = Counted::start(&sandbox, "1000000000", "0.1");
+    for _ in 0..3 {
+        guarded(&mut counted);
+        ps.process.signal("KILL");
+        drop(ps);
+        ps = keeping("ps/0");
+    }
+    guarded(&mut counted);
+    assert_eq!(counted.client.stderr().matches("; continued from ").count(), 3, "{}", counted.client.stderr());
+}
+
+#[test]
 fn steps_are_guarded_unless_that_is_off() {
     let sandbox = Sandbox::new();
     let mut mesh = mesh(&sandbox);

@@ -5,6 +5,7 @@ mod admission;
 mod browser;
 mod colours;
 mod constants;
+mod copies;
 mod deep;
 mod detached;
 mod detached_training;

@@ -41,8 +41,8 @@ pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
 pub use python::Program;
 pub use resource::{
-    DEFAULT_CONTAINER, Edition, MAX_RESOURCES, Moment, ResourceInfo, ResourceKey, Resources, Saved, UNINITIALIZED,
-    Unsaved, changed_by_another, container_named, on_behalf,
+    DEFAULT_CONTAINER, Edition, MAX_RESOURCES, Moment, ResourceInfo, ResourceKey, Resources, Saved, SharedVariables,
+    UNINITIALIZED, Unsaved, changed_by_another, container_named, on_behalf,
 };
 pub use sink::{Iterations, Pushed, Sink};
 pub use step::Beside;

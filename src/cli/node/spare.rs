@@ -41,7 +41,8 @@ pub(super) async fn beside(args: &Args, name: &Task, budget: Arc<Budget>, signal
             let (backend, data) = (args.backend, args.data.clone());
             let config = NodeConfig { task: Some(task.clone()), backend, listen, data, ..args.mesh.client() };
             let (mesh, cache, budget) = (&args.mesh, args.cache.cache(), Arc::clone(&budget));
-            let serving = Serving { task, mesh, budget, cache, config, expects_others: true };
+            let keeps = args.keep.every();
+            let serving = Serving { task, mesh, budget, cache, keeps, config, expects_others: true };
             serve_until(serving, signals, async |_: &Arc<Node>| Ok(Doors::default()), std::future::pending()).await
         };
         let says = |_: &dyn Display| Ok(());

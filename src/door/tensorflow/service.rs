@@ -17,6 +17,7 @@ use super::super::token::Token;
 use super::budget::MessageBudget;
 use super::connection::Caller;
 use super::feed::Reading;
+use super::lineage::{Line, Lineages};
 use super::message::{self as msg, Method, described, milliseconds};
 use super::names::Names;
 use super::pieces::{find, malformed, within_names};
@@ -53,6 +54,7 @@ pub(super) struct MasterService {
     token: Token,
     tasks: Tasks,
     sessions: Sessions,
+    lineages: Lineages,
     /// Decode large feeds, graphs, and messages of clients that have not shown the token; independent of each other.
     feeds: Readers,
     graphs: Readers,
@@ -101,6 +103,7 @@ impl MasterService {
             token: Token::new(token),
             tasks: Tasks::new(Arc::clone(&node), stated),
             sessions: Sessions::new(),
+            lineages: Lineages::default(),
             feeds: readers(processors.div_ceil(2)),
             graphs: readers(processors.div_ceil(2)),
             unproven: readers(1),
@@ -235,7 +238,7 @@ impl MasterService {
         self.sessions.evict_for_one_more(connection)?;
 
         let (pieces, share) = message.into_whole().await?;
-        let budget = self.budget.clone();
+        let (budget, keeps) = (self.budget.clone(), self.node.keeps_variables());
         let read = move || {
             let _share = share;
             let (request, _counted): (msg::CreateSessionRequest, _) = budget.decode(pieces, &msg::CREATE_SESSION)?;
@@ -244,14 +247,16 @@ impl MasterService {
             library.grow(growth);
             let known = Known::of(&nodes);
             let config = request.config.unwrap_or_default();
+            let is_own = config.cluster_def.is_some() || config.isolate_session_state;
+            let line = (keeps && !is_own).then(|| Line::of(&nodes)).flatten();
             // A session with names of its own has them translated first.
             let graph = match config.cluster_def.is_some() {
                 true => Named::Own(nodes),
                 false => Named::Mesh(Box::new(Graph::new(nodes)?)),
             };
-            Ok((graph, library, known, config))
+            Ok((graph, library, known, config, line))
         };
-        let (graph, library, known, config) = self.graphs.run(read).await?;
+        let (graph, library, known, config, line) = self.graphs.run(read).await?;
         let timeout = milliseconds(config.operation_timeout_in_ms);
         *lock(&caller.limit) = timeout;
         let filters = parsed(&config.device_filters)?;
@@ -285,6 +290,7 @@ impl MasterService {
         })?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
         let session = DoorSession::new(session, library, known, timeout, filters, names, caller.connection.clone());
+        let session = session.with_descent(line.map(|line| self.lineages.begin(line, &self.node)));
         self.sessions.insert(&handle, session, connection)?;
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
     }

@@ -15,6 +15,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::{DType, Tensor};
 
 use super::connection::Connection;
+use super::lineage::Descent;
 use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
 use super::names::Names;
 use super::readers::Readers;
@@ -47,6 +48,8 @@ pub(super) struct DoorSession {
     /// The partial runs, or the failure of one for its first call.
     partial: Mutex<RecentlyUsed<String, Arc<Result<PartialRun>>>>,
     seen: Mutex<Seen>,
+    /// Its place among the sessions of its graph, if the node's variables outlive its process.
+    descent: Option<Descent>,
 }
 
 /// The functions of the graph so far, and how often it was extended.
@@ -179,7 +182,14 @@ impl DoorSession {
             next_callable: AtomicI64::new(0),
             partial: Mutex::new(RecentlyUsed::new(MAX_PARTIAL_RUNS)),
             seen: Mutex::new(Seen { at: Instant::now(), connection }),
+            descent: None,
         }
+    }
+
+    /// The same session, with a place among those of its graph.
+    #[must_use]
+    pub fn with_descent(self, descent: Option<Descent>) -> Self {
+        DoorSession { descent, ..self }
     }
 
     pub fn filters(&self) -> &[DeviceSpec] {
@@ -263,6 +273,7 @@ impl DoorSession {
             names.rename(&mut nodes, &self.filters)?;
         }
         let more = Known::of(&nodes);
+        self.descent.iter().for_each(Descent::extended);
         self.session.extend(nodes).await.map_err(|failure| self.in_own_names(failure))?;
         lock(&self.known).add(more);
         // It is not shared any longer, except with a call that was cancelled while it read.
@@ -272,9 +283,29 @@ impl DoorSession {
     }
 
     /// Runs a step as requested by a RunStep.
-    pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<StepAnswer> {
-        let options = request.options.unwrap_or_default();
+    pub async fn run(&self, mut request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<StepAnswer> {
+        let options = request.options.take().unwrap_or_default();
         options.check()?;
+        let Some(descent) = &self.descent else { return self.run_with(options, request, feeds).await };
+        if let Some(lost) = descent.begins()
+            && request.partial_run_handle.is_empty()
+            && !options.is_traced()
+            && descent.is_behind(&self.session, lost, &request, &feeds).await
+        {
+            return Ok(StepAnswer { fetched: Vec::new(), metadata: None });
+        }
+        let saves = descent.saves(&request, &feeds);
+        let ran = self.run_with(options, request, feeds).await;
+        descent.ran(saves, &ran);
+        ran
+    }
+
+    async fn run_with(
+        &self,
+        options: RunOptions,
+        request: RunStepRequest,
+        feeds: Vec<(String, Tensor)>,
+    ) -> Result<StepAnswer> {
         if !request.partial_run_handle.is_empty() {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
         }
@@ -388,6 +419,14 @@ impl DoorSession {
 
     /// Runs a callable; `feeds` are in the callable's order.
     pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<StepAnswer> {
+        // It is none of the runs that are not made.
+        self.descent.iter().for_each(Descent::begins_otherwise);
+        let ran = self.run_that_callable(handle, feeds).await;
+        self.descent.iter().for_each(|descent| descent.ran(None, &ran));
+        ran
+    }
+
+    async fn run_that_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<StepAnswer> {
         let callable = self.callable(handle)?;
         if callable.feed.len() != feeds.len() {
             let why = format!("the callable takes {} feeds, got {}", callable.feed.len(), feeds.len());
@@ -412,6 +451,7 @@ impl DoorSession {
 
     /// Begins a partial run; returns its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
+        self.descent.iter().for_each(Descent::begins_otherwise);
         // It needs a lane before it begins, so two may be evicted if two begin at once.
         self.evict_for_a_partial_run()?;
         let run = match self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await {

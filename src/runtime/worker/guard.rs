@@ -14,38 +14,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshtf_exec::{Moment, ResourceKey, Saved};
+use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
-use meshtf_tensor::memory::{Budget, Bytes};
-use meshtf_tensor::{MAX_TENSOR_BYTES, Tensor};
 
-use self::outgoing::Body;
 pub(super) use self::outgoing::Parcels;
 use super::{State, WorkerSession};
-use crate::protocol::guard::{Cut, GuardReport, Origin, Parcel, SentResource, SentState, ToGuard};
-use crate::protocol::{MAX_MESSAGE_BYTES, Peer, ToMaster};
+use crate::protocol::guard::{Cut, GuardReport, Origin, Parcel, ToGuard};
+use crate::protocol::{Peer, ToMaster};
+use crate::runtime::parts::{Body, Chunk, Chunks, Incoming, States, leaves_room};
 
 /// Most sessions whose copies a worker makes or keeps.
 const MAX_GUARDED: usize = 4096;
 /// Most peers whose copies it keeps for one session.
 const MAX_WARDS: usize = 4096;
-/// Most resources of one chunk, and the bytes after which another chunk begins.
-const CHUNK_RESOURCES: usize = 256;
-const CHUNK_BYTES: usize = 32 << 20;
-/// Most chunks of a part of a cut.
-const MAX_CHUNKS: u32 = 1 << 16;
-/// A resource of more tensors or bytes does not fit a message; a variable always does.
-const MAX_TENSORS: usize = 1 << 15;
-const MAX_BYTES: usize = MAX_TENSOR_BYTES + (1 << 28);
-const _: () = assert!(MAX_BYTES + CHUNK_BYTES < MAX_MESSAGE_BYTES);
 /// How long the copies of a session outlive the link with its master, which may come back.
 const ORPHANS_KEPT: Duration = Duration::from_secs(600);
 /// The kind of the positions of random numbers, which are no resource.
 const RANDOM: &str = "random numbers";
-
-/// The states of resources, by their keys.
-type States = BTreeMap<ResourceKey, Arc<Saved>>;
 
 /// The sessions whose copies a worker makes or keeps.
 #[derive(Default)]
@@ -95,81 +82,14 @@ struct Expected {
     incoming: Incoming,
 }
 
-/// A part of a cut of which chunks are missing.
-#[derive(Default)]
-struct Incoming {
-    got: BTreeSet<u32>,
-    states: States,
-}
-
-/// A chunk of a part of a cut.
-struct Chunk {
-    number: u32,
-    of: u32,
-    resources: Vec<SentResource>,
-    tensors: Vec<Tensor>,
-}
-
-impl Incoming {
-    /// Takes a chunk; whether it was the last.
-    ///
-    /// # Errors
-    /// InvalidArgument if it is none, or if a state is not in the base.
-    fn take(&mut self, session: SessionId, chunk: Chunk, base: Option<&States>) -> Result<bool> {
-        let Chunk { number, of, resources, tensors } = chunk;
-        if number >= of || of > MAX_CHUNKS || !self.got.insert(number) {
-            return Err(Failure::invalid(format!("chunk {number} of {of} of a part of a cut is none, or came before")));
-        }
-        let mut tensors = tensors.into_iter();
-        for SentResource { container, name, is_own, device, state } in resources {
-            let key = ResourceKey { container, name, session: is_own.then_some(session), device };
-            let state = match state {
-                None => base.and_then(|base| base.get(&key)).cloned().ok_or_else(|| {
-                    Failure::invalid(format!("the state of '{}' is not in the base of the cut", key.name))
-                })?,
-                Some(SentState { kind, version, tensors: count }) => {
-                    let short = || Failure::invalid(format!("the state of '{}' lacks tensors", key.name));
-                    let form = tensors.next().ok_or_else(short)?.slice::<u8>()?.to_vec();
-                    let own: Vec<Tensor> = tensors.by_ref().take(count as usize).collect();
-                    if own.len() != count as usize {
-                        return Err(short());
-                    }
-                    Arc::new(Saved { kind, version, form, tensors: own })
-                }
-            };
-            self.states.insert(key, state);
-        }
-        Ok(self.got.len() as u32 == of)
-    }
-}
-
 /// The chunks of a part of a cut, without the states that are those of the base.
 fn chunks(states: &States, base: Option<&States>) -> Vec<Body> {
-    let mut all = vec![(Vec::new(), Vec::new())];
-    let mut bytes = 0;
+    let mut chunks = Chunks::default();
     for (key, saved) in states {
         let is_same = base.and_then(|base| base.get(key)).is_some_and(|known| is_same(known, saved));
-        let own = if is_same { 0 } else { saved.bytes() };
-        let is_full = |resources: &Vec<SentResource>, tensors: &Vec<Tensor>| {
-            resources.len() >= CHUNK_RESOURCES
-                || bytes + own > CHUNK_BYTES
-                || tensors.len() + saved.tensors.len() >= MAX_TENSORS
-        };
-        if all.last().is_some_and(|(resources, tensors)| !resources.is_empty() && is_full(resources, tensors)) {
-            all.push((Vec::new(), Vec::new()));
-            bytes = 0;
-        }
-        bytes += own;
-        let Some((resources, tensors)) = all.last_mut() else { continue };
-        let state = (!is_same).then(|| {
-            tensors.push(Tensor::vector(saved.form.clone()));
-            tensors.extend(saved.tensors.iter().cloned());
-            SentState { kind: saved.kind.clone(), version: saved.version, tensors: saved.tensors.len() as u32 }
-        });
-        let (container, name) = (key.container.clone(), key.name.clone());
-        resources.push(SentResource { container, name, is_own: key.session.is_some(), device: key.device, state });
+        chunks.add(key, (!is_same).then_some(&**saved));
     }
-    all
+    chunks.all()
 }
 
 /// Whether two states of a resource are one, without a look at elements.
@@ -550,22 +470,6 @@ impl State {
         self.send_chunks(session, (to, Parcel::Ask(ask)), (cut, None), chunks);
         Ok(())
     }
-}
-
-/// Whether a quarter of the memory stays free beside a copy of this many bytes: steps that fitted do so with a guard, too.
-///
-/// # Errors
-/// ResourceExhausted if less does.
-fn leaves_room(budget: &Budget, bytes: usize) -> Result<()> {
-    let (Some(limit), Some(free)) = (budget.limit(), budget.free()) else { return Ok(()) };
-    if free.saturating_sub(bytes) >= limit / 4 {
-        return Ok(());
-    }
-    let (copy, used, limit) = (Bytes(bytes), Bytes(limit.saturating_sub(free)), Bytes(limit));
-    let why = format!(
-        "a copy of {copy} would leave less than a quarter of the memory for steps: {used} of {limit} (--memory) are in use"
-    );
-    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 fn not_wanted() -> Failure {

@@ -10,14 +10,12 @@ use meshtf_tensor::lock::lock;
 
 use super::super::State;
 use super::Guarded;
-use crate::protocol::guard::{Cut, GuardReport, Parcel, SentResource, ToGuard};
+use crate::protocol::guard::{Cut, GuardReport, Parcel, ToGuard};
 use crate::protocol::{Envelope, Peer, ToWorker};
+use crate::runtime::parts::Body;
 
 /// Most bytes of the chunks of one copy that its peer has not taken yet. A chunk of one larger resource goes alone.
 const WINDOW: usize = 64 << 20;
-
-/// The resources of a chunk, and their tensors.
-pub(super) type Body = (Vec<SentResource>, Vec<Tensor>);
 
 /// The session of a copy on its way, the peer to which it goes, and its purpose.
 type Key = (SessionId, Peer, Parcel);

@@ -12,9 +12,10 @@ use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 
 use super::super::State;
-use super::{Expected, Incoming, MAX_BYTES, MAX_TENSORS, Own, RANDOM, States, chunks, leaves_room};
+use super::{Expected, Own, RANDOM, chunks};
 use crate::protocol::Peer;
 use crate::protocol::guard::{Copied, Cut, GuardReport, MAX_COPIED_NAMES, Origin, Parcel};
+use crate::runtime::parts::{Incoming, MAX_BYTES, MAX_TENSORS, States, leaves_room};
 
 /// How long a state waits to be put back for the ops of steps that were given up.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
