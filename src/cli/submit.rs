@@ -76,8 +76,8 @@ pub struct Args {
     /// off, leaves the run to that node
     #[arg(long, conflicts_with_all = ["out", "trace", "top"])]
     heir: bool,
-    /// Be the master of the run, in place of a node: then the loss of no node ends guarded steps. Nodes of the graph without a
-    /// device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not show its
+    /// Be the master of the session, in place of a node: then the loss of no node ends guarded steps. Nodes of the graph without
+    /// a device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not show the
     /// steps
     #[arg(long, conflicts_with_all = ["detach", "heir"])]
     own_master: bool,

@@ -127,9 +127,9 @@ pub struct Args {
     /// --checkpoint, `meshtf stop` ends it, `meshtf runs` lists it
     #[arg(long)]
     detach: bool,
-    /// Be the master of the training, in place of a node: then the loss of no node ends a guarded training. Nodes of the graph
-    /// without a device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not
-    /// show its steps
+    /// Be the master of the session, in place of a node: then the loss of no node ends guarded steps. Nodes of the graph without
+    /// a device still run on the task of --target, or on the first by name. `status`, `top`, `runs` and the page do not show the
+    /// steps
     #[arg(long, conflicts_with_all = ["local", "detach"])]
     own_master: bool,
     /// Name the node that made the loss or a gradient NaN or infinite; not with "backup"
