@@ -230,6 +230,10 @@ impl Content {
     /// A model without its large weights; `None` for all other files.
     fn apart(path: &Path) -> Result<Option<Content>> {
         let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(['\\', ':']));
+        // A pipe can be opened once.
+        if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(None);
+        }
         let (Some(name), Ok(file)) = (name, File::open(path)) else { return Ok(None) };
         let Ok(stamp) = stamp(&file) else { return Ok(None) };
         let is_large = (LEAST_APART..=MAX_FILE_BYTES).contains(&stamp.0);

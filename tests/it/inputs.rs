@@ -247,3 +247,23 @@ fn names_that_are_asked_for() {
     run(variable, &[]).expect(3).complains(&["uninitialized value y (node y, on /job:"]);
     refused(nodes(r#""y": 2"#), &["--target", "local/99999999999"], &["too large; the maximum is 4294967295"]);
 }
+
+#[test]
+fn a_graph_may_come_through_a_named_pipe() {
+    let sandbox = Sandbox::new();
+    let pipe = sandbox.path("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .expect("a named pipe can be made");
+    // More than a pipe holds: the writer ends once all is read.
+    let graph = nodes(&format!(r#""y": {}2"#, " ".repeat(1 << 20)));
+    let path = pipe.clone();
+    let writer = std::thread::spawn(move || std::fs::write(path, graph));
+    sandbox.run(&["run", &pipe.display().to_string()]).prints("2");
+    writer.join().expect("it does not panic").expect("all was read");
+}

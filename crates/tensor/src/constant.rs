@@ -261,6 +261,15 @@ mod tests {
     }
 
     #[test]
+    fn a_question_about_the_dtype_makes_no_elements() {
+        let (constant, form) = released();
+        assert!(constant.slice::<i32>().is_err() && constant.to_i64s().is_err());
+        assert_eq!(form.0.load(Ordering::Relaxed), 0);
+        assert_eq!(constant.element(3).item::<f32>(), Ok(3.0));
+        assert_eq!(form.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn large_tensors_that_nobody_shares_become_constants() {
         let shared = Tensor::vector(numbers());
         for (case, tensor, is_constant) in [

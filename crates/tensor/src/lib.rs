@@ -234,6 +234,10 @@ impl Tensor {
     /// InvalidArgument if the dtype is not `T`; ResourceExhausted if there is no memory for elements of a constant that lie there
     /// in another form alone.
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
+        // No elements are made for a question about the dtype.
+        if self.dtype() != T::DTYPE {
+            return Err(self.not_a(T::DTYPE));
+        }
         self.admit_reading()?;
         T::slice(self.data()).ok_or_else(|| self.not_a(T::DTYPE))
     }
@@ -296,11 +300,11 @@ impl Tensor {
     /// Every element of an int32 or int64 tensor as i64: shapes, axes, sizes, indices.
     ///
     /// # Errors
-    /// InvalidArgument if the dtype is neither.
+    /// InvalidArgument if the dtype is neither; otherwise as [`Tensor::slice`].
     pub fn to_i64s(&self) -> Result<Vec<i64>> {
-        match self.data() {
-            Data::I64(v) => Ok(v.clone()),
-            Data::I32(v) => Ok(v.iter().map(|&x| i64::from(x)).collect()),
+        match self.dtype() {
+            DType::I64 => self.slice::<i64>().map(<[i64]>::to_vec),
+            DType::I32 => Ok(self.slice::<i32>()?.iter().map(|&x| i64::from(x)).collect()),
             _ => Err(Failure::invalid(format!("expected int32 or int64, got {}", self.dtype()))),
         }
     }
@@ -337,7 +341,7 @@ impl Tensor {
     /// A tensor of `shape` whose `n` elements all equal this one's first (zero if it is empty).
     pub fn filled(&self, shape: Shape, n: usize) -> Tensor {
         let data = with_moved!(self.dtype(), T => {
-            let value = self.moved::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
+            let value = T::of(self.data()).and_then(|v| v.first().cloned()).unwrap_or_default();
             T::into_data_of(self.dtype(), vec![value; n])
         });
         Tensor { shape, data: here(data.flatten().expect("host tensors have no handles")) }
@@ -350,7 +354,7 @@ impl Tensor {
     #[inline]
     pub fn element(&self, i: usize) -> Tensor {
         let data = with_moved!(self.dtype(), T => {
-            T::into_data_of(self.dtype(), self.moved::<T>().unwrap_or(&[])[i..=i].to_vec())
+            T::into_data_of(self.dtype(), T::of(self.data()).unwrap_or(&[])[i..=i].to_vec())
         });
         Tensor { shape: Shape::scalar(), data: here(data.flatten().expect("host tensors have no handles")) }
     }
