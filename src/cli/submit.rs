@@ -183,7 +183,7 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline, Arc::default()).await?;
     let reached = if args.own_master { reached.become_master(&job.tasks()).await? } else { reached };
-    if let Err(trouble) = job.divide(args.steps.place_by, &reached, args.steps.quiet).await {
+    if let Err(trouble) = deadline.within(job.divide(args.steps.place_by, &reached, args.steps.quiet)).await {
         reached.close().await;
         return Err(trouble);
     }
