@@ -263,17 +263,19 @@ impl Copier {
     }
 
     fn tell_to_drop(&self, peer: &Peer, until: Stamp) {
-        let drop = AskCopies::Drop { task: self.task.clone(), until };
         // Whoever is gone has none; the answer does not matter.
-        let _forgotten = self.requests.inquire(peer, Inquiry::Copies(drop), Vec::new());
+        let _forgotten = self.requests.inquire(peer, Inquiry::Copies(self.to_drop(until)), Vec::new());
+    }
+
+    fn to_drop(&self, until: Stamp) -> AskCopies {
+        AskCopies::Drop { task: self.task.clone(), until }
     }
 
     /// Containers were cleared: what the buddy has does not exist any more. The next copy goes there in full.
     async fn forget(&mut self) {
         let Some(sent) = self.sent.take() else { return };
-        let drop = AskCopies::Drop { task: self.task.clone(), until: self.last };
         // If it fails, a copy without those variables follows.
-        let _late = ask(&self.requests, &sent.buddy, drop, Vec::new(), ANSWERS_WITHIN).await;
+        let _late = ask(&self.requests, &sent.buddy, self.to_drop(self.last), Vec::new(), ANSWERS_WITHIN).await;
         tracing::debug!("containers were cleared, and the copies of {} are dropped", self.task.short());
     }
 
@@ -288,8 +290,7 @@ impl Copier {
             .filter(|peer| *peer != self.mesh.peer() && !is_buddy(peer))
             .for_each(|peer| self.tell_to_drop(peer, until));
         if let Some(sent) = &sent {
-            let drop = AskCopies::Drop { task: self.task.clone(), until };
-            let _late = ask(&self.requests, &sent.buddy, drop, Vec::new(), ENDS_WITHIN).await;
+            let _late = ask(&self.requests, &sent.buddy, self.to_drop(until), Vec::new(), ENDS_WITHIN).await;
         }
     }
 }
@@ -308,17 +309,9 @@ fn buddy<'a>(
     before: Option<&Peer>,
     refused: &BTreeSet<Peer>,
 ) -> Option<&'a Member> {
-    let fits = |member: &&Member| {
-        member.peer != *own
-            && member.task != *task
-            && !refused.contains(&member.peer)
-            && cluster.are_apart(task, &member.task).is_none()
-    };
-    let machine = cluster.member(task).map(Member::machine).unwrap_or_default();
-    let is_here = |member: &Member| machine.is_empty() || member.machine().iter().any(|ip| machine.contains(ip));
-    let still = cluster.members().filter(fits).find(|member| before == Some(&member.peer));
-    let others = || cluster.members().filter(fits);
-    still.or_else(|| others().min_by_key(|member| (is_here(member), member.task <= *task, member.task.clone())))
+    let fits = |member: &Member| member.peer != *own && member.task != *task && !refused.contains(&member.peer);
+    let still = cluster.buddy(task, |member| fits(member) && before == Some(&member.peer));
+    still.or_else(|| cluster.buddy(task, fits))
 }
 
 #[cfg(test)]

@@ -237,6 +237,15 @@ impl Cluster {
         }
     }
 
+    /// The member that is to keep something for a task: the next by name, on another machine if there is one, of those that the
+    /// task reaches and that `fits` holds for.
+    pub(crate) fn buddy(&self, task: &Task, fits: impl Fn(&Member) -> bool) -> Option<&Member> {
+        let own = self.member(task).map(Member::machine).unwrap_or_default();
+        let is_here = |member: &Member| own.is_empty() || member.machine().iter().any(|ip| own.contains(ip));
+        let others = self.members().filter(|member| fits(member) && self.are_apart(task, &member.task).is_none());
+        others.min_by_key(|member| (is_here(member), member.task <= *task, member.task.clone()))
+    }
+
     /// The members, in the order of their tasks.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()

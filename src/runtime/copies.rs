@@ -10,19 +10,16 @@ use std::time::{Duration, Instant};
 use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 
-use super::parts::{Body, Chunk, Chunks, Incoming, States, leaves_room};
+use super::parts::{Body, Chunk, Chunks, Incoming, NOBODY, States, leaves_room};
 use crate::protocol::copies::{AskCopies, FoundCopy, KEPT_SECONDS, MAX_TASKS, Stamp, ToldCopies};
 
 /// See [`KEPT_SECONDS`].
 const KEPT_FOR: Duration = Duration::from_secs(KEPT_SECONDS);
 /// How long the chunks of a copy that is not whole wait for the next one.
 const COMES_WITHIN: Duration = Duration::from_secs(120);
-/// No session: of no variable here.
-const NOBODY: SessionId = SessionId(0);
 
 /// The copies that a node keeps, by their tasks.
 #[derive(Default)]

@@ -24,6 +24,9 @@ pub(super) const MAX_TENSORS: usize = 1 << 15;
 pub(super) const MAX_BYTES: usize = MAX_TENSOR_BYTES + (1 << 28);
 const _: () = assert!(MAX_BYTES + CHUNK_BYTES < MAX_MESSAGE_BYTES);
 
+/// The session of a copy of variables that sessions share: none of them is a session's own.
+pub(crate) const NOBODY: SessionId = SessionId(0);
+
 /// The states of resources, by their keys.
 pub(crate) type States = BTreeMap<ResourceKey, Arc<Saved>>;
 

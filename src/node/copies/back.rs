@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use meshtf_exec::{Resources, container_named};
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
-use meshtf_tensor::ids::SessionId;
 use meshtf_tensor::memory::Bytes;
 use tokio::task::JoinSet;
 
@@ -15,7 +14,7 @@ use crate::mesh::unix_ms;
 use crate::node::Node;
 use crate::protocol::Peer;
 use crate::protocol::copies::{AskCopies, FoundCopy, ToldCopies};
-use crate::runtime::parts::{Chunk, Incoming, States};
+use crate::runtime::parts::{Chunk, Incoming, NOBODY, States};
 
 /// How long a process looks for other nodes, and then for those that these name.
 const FINDS_WITHIN: Duration = Duration::from_secs(2);
@@ -23,8 +22,6 @@ const FINDS_WITHIN: Duration = Duration::from_secs(2);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// How often a copy is asked for that gives way to a newer one meanwhile.
 const ATTEMPTS: usize = 5;
-/// No session: of no variable here.
-const NOBODY: SessionId = SessionId(0);
 
 /// The copy that a process has found of the variables of its task.
 pub(in super::super) struct Back {

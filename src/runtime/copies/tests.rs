@@ -2,6 +2,7 @@
 
 use meshtf_exec::{Edition, ResourceKey, Saved};
 use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::ids::SessionId;
 
 use super::*;
 

@@ -1,7 +1,5 @@
 //! The choice of the task that keeps the copies of another.
 
-use std::collections::BTreeSet;
-
 use meshtf_tensor::device::Task;
 
 use crate::protocol::{Cluster, Member, Peer};
@@ -14,16 +12,12 @@ pub(in super::super::super) fn buddy(
     cluster: &Cluster,
     before: Option<&Member>,
 ) -> Option<Member> {
-    let fits = |member: &&Member| member.peer != *peer && cluster.are_apart(task, &member.task).is_none();
-    let still = before.and_then(|before| {
-        let same = cluster.member(&before.task).filter(fits)?;
-        (same.peer == before.peer && same.incarnation == before.incarnation).then_some(same)
-    });
-    let own: BTreeSet<&str> = cluster.member(task).map(Member::machine).unwrap_or_default();
-    let is_here = |member: &Member| member.machine().iter().any(|ip| own.contains(ip)) || own.is_empty();
-    let others = cluster.members().filter(fits);
-    let chosen =
-        still.or_else(|| others.min_by_key(|member| (is_here(member), member.task <= *task, member.task.clone())));
+    let is_other = |member: &Member| member.peer != *peer;
+    let is_same = |member: &Member, before: &Member| {
+        (&member.task, &member.peer, member.incarnation) == (&before.task, &before.peer, before.incarnation)
+    };
+    let still = before.and_then(|before| cluster.buddy(task, |member| is_other(member) && is_same(member, before)));
+    let chosen = still.or_else(|| cluster.buddy(task, is_other));
     // Only its name and its process matter.
     chosen.map(|member| Member { devices: Vec::new(), addresses: Vec::new(), ..member.clone() })
 }
