@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
+use crate::detached::program as counter;
 use crate::grpc::Client;
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const WITHIN: Duration = Duration::from_secs(60);
-
-/// A counter on ps/0 that a run raises by one.
-fn counter(sandbox: &Sandbox) -> String {
-    sandbox.file(
-        "counter.json",
-        r#"{ "version": 1, "nodes": {
-        "v": { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int64", "shape": [] } },
-        "zero": { "op": "AssignVariableOp", "inputs": ["v", { "value": 0, "dtype": "int64" }], "device": "/job:ps/task:0" },
-        "count": { "op": "AssignAddVariableOp", "inputs": ["v", { "value": 1, "dtype": "int64" }], "device": "/job:ps/task:0" },
-        "read": { "op": "ReadVariableOp", "inputs": ["v"], "attrs": { "dtype": "int64" }, "control": ["count"],
-          "device": "/job:ps/task:0" } },
-        "init": ["zero"], "fetch": ["read"] }"#,
-    )
-}
 
 /// A ps that keeps copies of its variables, and reports each.
 fn ps(sandbox: &Sandbox) -> NodeProcess {

@@ -10,7 +10,7 @@ use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// A counter on ps/0 whose value after each step is fetched: the number of the step.
-fn program(sandbox: &Sandbox) -> String {
+pub fn program(sandbox: &Sandbox) -> String {
     sandbox.file(
         "count.json",
         r#"{ "version": 1, "nodes": {
