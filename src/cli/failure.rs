@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use meshtf::node::NodeError;
 use meshtf::trainer;
@@ -170,9 +171,9 @@ impl Trouble {
         self
     }
 
-    /// The same for guarded steps, with the flags with which they survive the loss of their master, if that ended them.
-    pub fn with_ways_on(self, flags: &str) -> Self {
-        match self.is_master_gone {
+    /// The same, with the flags with which guarded steps survive the loss of their master, if that ended them.
+    pub fn with_ways_on(self, guard: Option<Duration>, flags: &str) -> Self {
+        match self.is_master_gone && guard.is_some() {
             true => self.with_hint(&format!("; with {flags}, guarded steps survive the loss of their master")),
             false => self,
         }

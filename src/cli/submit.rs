@@ -208,11 +208,9 @@ pub(super) async fn submit(mut args: Args) -> Outcome {
         }
         false => args.steps.run(&reached, &job, Kind::Submit, deadline, kept).await,
     };
-    let is_guarded = args.steps.guard.is_some();
-    let outcome = outcome.map_err(|trouble| match is_guarded {
-        true => reached.explain_trouble(trouble).with_ways_on("--own-master or --heir"),
-        false => reached.explain_trouble(trouble),
-    });
+    let guard = args.steps.guard;
+    let outcome =
+        outcome.map_err(|trouble| reached.explain_trouble(trouble).with_ways_on(guard, "--own-master or --heir"));
     // Leaving the mesh ends the remains of an abandoned step.
     reached.close().await;
     outcome

@@ -331,14 +331,13 @@ async fn once(args: Args, budget: &Arc<Budget>, attempt: Arc<Attempt>, keeper: &
         };
         let is_watched = matches!(reached, Reached::Mesh { .. });
         let reporter = Reporter::new(&command.args.graph, command.trainer.steps());
-        let is_guarded = guard.is_some();
         // On the heap: without optimisation, the future is a large part of a thread's stack.
         let work = Box::pin(command.run(&session, &reached, &reporter, &mut signals));
         let work = command.mentioning(&reached, work);
         let outcome = reporter.beside(&session, is_watched, work).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
-        outcome.map_err(|trouble| if is_guarded { trouble.with_ways_on("--own-master") } else { trouble })
+        outcome.map_err(|trouble| trouble.with_ways_on(guard, "--own-master"))
     };
     let outcome = outcome.await.map_err(|trouble| {
         let is_before = !begun.has_begun.load(Ordering::Relaxed);

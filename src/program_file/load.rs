@@ -237,7 +237,7 @@ impl Content {
         let (Some(name), Ok(file)) = (name, File::open(path)) else { return Ok(None) };
         let Ok(stamp) = stamp(&file) else { return Ok(None) };
         let is_large = (LEAST_APART..=MAX_FILE_BYTES).contains(&stamp.0);
-        if !is_large || !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        if !is_large {
             return Ok(None);
         }
         let mut reader = &file;

@@ -53,10 +53,7 @@ impl Host {
             let fetch = Fetch::new(Arc::clone(&client));
             Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources), fetch)
         });
-        let master = task.map(|task| {
-            let (limits, budget) = (MasterLimits::default(), resources.budget());
-            Master::new(Seat::of_node(task.clone()), Arc::clone(router), limits, Arc::clone(&events), budget)
-        });
+        let master = task.map(|task| master_at(Seat::of_node(task.clone()), router, &events, resources.budget()));
         Host::of(task, router, (client, resources), worker, master, events)
     }
 
@@ -123,9 +120,8 @@ impl Host {
     /// Gives a client a master for its own sessions, whose nodes without a task are on `default`. The first call counts.
     pub fn become_master(&self, own: &Peer, default: Task) {
         self.master.get_or_init(|| {
-            let (limits, budget) = (MasterLimits::default(), self.budget());
-            let (router, events) = (Arc::clone(&self.router), Arc::clone(&self.events));
-            let master = Arc::new(Master::new(Seat::of_client(own.clone(), default), router, limits, events, budget));
+            let seat = Seat::of_client(own.clone(), default);
+            let master = Arc::new(master_at(seat, &self.router, &self.events, self.budget()));
             self.inspector.set_master(&master);
             master
         });
@@ -270,6 +266,10 @@ impl Host {
             self.client.down(peer, task, why);
         });
     }
+}
+
+fn master_at(seat: Seat, router: &Arc<dyn Router>, events: &Arc<Events>, budget: &Arc<Budget>) -> Master {
+    Master::new(seat, Arc::clone(router), MasterLimits::default(), Arc::clone(events), budget)
 }
 
 /// The GPUs of this machine for that choice. May take half a second.

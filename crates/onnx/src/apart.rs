@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use meshtf_tensor::failure::Result;
 use meshtf_tensor::memory;
+use prost::encoding::encode_varint;
 
 /// Fewest bytes of elements that are left in the file.
 const LEAST: u64 = 64 << 10;
@@ -133,8 +134,8 @@ impl Walk<'_, '_> {
                 bytes_field(&mut entry, 2, value.as_bytes());
                 bytes_field(&mut out, EXTERNAL_DATA, &entry);
             }
-            varint(&mut out, DATA_LOCATION << 3 | VARINT);
-            varint(&mut out, crate::proto::EXTERNAL as u64);
+            encode_varint(DATA_LOCATION << 3 | VARINT, &mut out);
+            encode_varint(crate::proto::EXTERNAL as u64, &mut out);
             self.taken += 1;
         }
         Ok(Some(out))
@@ -182,17 +183,9 @@ impl Walk<'_, '_> {
     }
 }
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 fn bytes_field(out: &mut Vec<u8>, number: u64, content: &[u8]) {
-    varint(out, number << 3 | BYTES);
-    varint(out, content.len() as u64);
+    encode_varint(number << 3 | BYTES, out);
+    encode_varint(content.len() as u64, out);
     out.extend_from_slice(content);
 }
 
