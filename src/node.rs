@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+pub(crate) use self::copies::Holder;
 use self::copies::{Back, Copying};
 use self::detached::DetachedRuns;
 use self::program::PythonProgram;
@@ -291,12 +292,15 @@ impl Node {
         }
         let keeps = config.task.as_ref().zip(keeps).map(|(task, (every, mut back))| {
             // Before anybody can reach the task.
-            host.budget().run(|| back.put(host.resources(), task));
+            host.budget().run(|| back.put(&host, task));
             (every, back)
         });
         let joins = mesh_config(&config, &home, devices.clone(), is_spare)?;
         let joins = MeshConfig { budget: Arc::clone(&budget), is_spare, ..joins };
         let mesh = Mesh::join(joins, router).await?;
+        if let Some(marks) = host.marks() {
+            marks.begin(mesh.incarnation());
+        }
         if let Some(master) = host.master() {
             let handle = tokio::runtime::Handle::current();
             let folder = own_folder(&home, "detached", &config.mesh, master.task());

@@ -53,7 +53,7 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
     use crate::protocol::constants::{Constants, Content, Reference};
-    use crate::protocol::copies::{AskCopies, Stamp};
+    use crate::protocol::copies::{AskCopies, Mark, Stamp};
     use crate::protocol::detached::AskDetached;
     use crate::protocol::guard::{SentResource, SentState as StateOf};
     use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
@@ -117,7 +117,8 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     };
     let (task, stamp) = (Task::new("ps", 0), Stamp { life: 9, number: 2 });
     let base = Some(Stamp { number: 1, ..stamp });
-    let keep = AskCopies::Keep { task, stamp, base, age_ms: 5, chunk: 0, chunks: 1, resources: vec![of] };
+    let marks = vec![Mark { line: 4, number: 1 }];
+    let keep = AskCopies::Keep { task, stamp, base, age_ms: 5, chunk: 0, chunks: 1, marks, resources: vec![of] };
     let keep = ToHost::Ask { id, inquiry: Inquiry::Copies(keep) };
     let keep = Envelope::new(keep, vec![Tensor::vector(vec![1u8, 2]), Tensor::vector(vec![1.5f32, -2.0])]);
     let messages: [(&str, Envelope); 10] = [

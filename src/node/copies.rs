@@ -2,6 +2,7 @@
 //! another node, its buddy. A process that takes the task again asks for them before it claims the name (`back`).
 
 mod back;
+mod marks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -12,15 +13,18 @@ use meshtf_tensor::Tensor;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
 use tokio::sync::{Mutex, Notify, watch};
+use tokio::task::JoinSet;
 
 pub(super) use self::back::Back;
+pub(crate) use self::marks::Holder;
 use crate::mesh::Mesh;
-use crate::protocol::copies::{AskCopies, Stamp, ToldCopies};
+use crate::protocol::copies::{AskCopies, Mark, Stamp, ToldCopies};
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{Cluster, Member, Peer};
 use crate::runtime::host::Host;
 use crate::runtime::parts::Chunks;
 use crate::runtime::requests::Requests;
+use crate::runtime::worker::Marks;
 use crate::session::inquire;
 
 /// The pause after a copy, as a multiple of the time that it took: copies take 3 % of the time at most.
@@ -32,6 +36,8 @@ const SAYS_SAME: Duration = Duration::from_secs(30);
 /// How long an answer may take, and the bytes for which it may take a second more.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const BYTES_PER_SECOND: usize = 4 << 20;
+/// How long nodes may take to drop copies before the next one is made.
+const DROPS_WITHIN: Duration = Duration::from_secs(2);
 /// How long a node that leaves waits for its last copy to end, and for its buddy to have dropped it.
 const ENDS_WITHIN: Duration = Duration::from_millis(150);
 
@@ -77,7 +83,9 @@ impl Copying {
             last: Stamp { life: back.life, number: 0 },
             sent: back.sent(),
             refused: BTreeSet::new(),
-            told: BTreeSet::new(),
+            superseded: Stamp::default(),
+            cleared: Stamp::default(),
+            dropped: BTreeMap::new(),
         };
         let (ends, end) = watch::channel(false);
         let copier = Arc::new(Mutex::new(copier));
@@ -112,7 +120,7 @@ async fn copy_on(copier: Arc<Mutex<Copier>>, every: Duration, cleared: Arc<Notif
         let began = Instant::now();
         let round = async {
             if std::mem::take(&mut is_clear) {
-                copier.forget().await;
+                copier.forget();
             }
             copier.round().await
         };
@@ -154,8 +162,12 @@ struct Copier {
     sent: Option<Sent>,
     /// The nodes that have not taken a copy since one did.
     refused: BTreeSet<Peer>,
-    /// The nodes that know that they need not keep copies.
-    told: BTreeSet<Peer>,
+    /// The last copy that nodes other than the buddy need not keep, and the last that no node may keep, since containers were
+    /// cleared after it.
+    superseded: Stamp,
+    cleared: Stamp,
+    /// The last copy that each node has dropped.
+    dropped: BTreeMap<Peer, Stamp>,
 }
 
 impl Copier {
@@ -166,6 +178,7 @@ impl Copier {
     async fn round(&mut self) -> Result<()> {
         let Some(host) = self.host.upgrade() else { return Ok(()) };
         let cluster = self.mesh.cluster();
+        self.drop_old(&cluster).await;
         let before = self.sent.as_ref().map(|sent| &sent.buddy);
         let nobody = BTreeSet::new();
         let of = |refused| buddy(&self.task, self.mesh.peer(), &cluster, before, refused);
@@ -176,6 +189,8 @@ impl Copier {
         let known = self.sent.as_ref().map(|sent| sent.variables.clone()).unwrap_or_default();
         let taken = Instant::now();
         let resources = Arc::clone(host.resources());
+        // Before the variables, which then have them.
+        let marks = host.marks().map(Marks::all).unwrap_or_default();
         drop(host);
         let saved = tokio::task::spawn_blocking(move || {
             let saved = resources.budget().run(|| resources.save_shared(&known));
@@ -190,7 +205,7 @@ impl Copier {
                 let same = AskCopies::Same { task: self.task.clone(), stamp: *stamp };
                 ask(&self.requests, &buddy, same, Vec::new(), ANSWERS_WITHIN).await.map(|(told, _)| told)
             }
-            _ => self.send(&buddy, &saved, taken).await,
+            _ => self.send(&buddy, &saved, marks, taken).await,
         };
         let is_first = self.sent.as_ref().is_none_or(|sent| sent.heard.is_none());
         match result {
@@ -217,7 +232,7 @@ impl Copier {
         let stamp =
             if is_news || is_first { self.last } else { self.sent.as_ref().map_or(self.last, |sent| sent.stamp) };
         if is_first {
-            self.told.clear();
+            self.superseded = self.last;
             let (task, variables) = (self.task.short(), counted(saved.len(), "variable"));
             tracing::info!("{task} keeps a copy of its variables at {of}: {variables}");
         }
@@ -225,12 +240,17 @@ impl Copier {
         let changes = variables.values().fold(0, |sum: u64, edition| sum.wrapping_add(edition.number));
         tracing::debug!("copy {} of {} is at {of}, with {changes} changes", stamp.number, self.task.short());
         self.sent = Some(Sent { buddy: buddy.clone(), stamp, variables, heard: Some(taken) });
-        self.tell_others(&cluster, &buddy);
         Ok(())
     }
 
     /// Sends a copy, a chunk at a time.
-    async fn send(&mut self, buddy: &Peer, saved: &SharedVariables, taken: Instant) -> Result<ToldCopies> {
+    async fn send(
+        &mut self,
+        buddy: &Peer,
+        saved: &SharedVariables,
+        marks: Vec<Mark>,
+        taken: Instant,
+    ) -> Result<ToldCopies> {
         self.last.number = self.last.number.saturating_add(1);
         let (stamp, base) = (self.last, self.sent.as_ref().map(|sent| sent.stamp));
         let mut all = Chunks::default();
@@ -240,8 +260,8 @@ impl Copier {
         let mut told = ToldCopies::Kept;
         for (chunk, (resources, tensors)) in (0..).zip(all) {
             let bytes = tensors.iter().map(|tensor| tensor.heap_bytes() as u64).sum();
-            let (task, age_ms) = (self.task.clone(), taken.elapsed().as_millis() as u64);
-            let keep = AskCopies::Keep { task, stamp, base, age_ms, chunk, chunks, resources };
+            let (task, marks, age_ms) = (self.task.clone(), marks.clone(), taken.elapsed().as_millis() as u64);
+            let keep = AskCopies::Keep { task, stamp, base, age_ms, chunk, chunks, marks, resources };
             told = ask(&self.requests, buddy, keep, tensors, limit(bytes)).await?.0;
             if told != ToldCopies::Kept {
                 break;
@@ -250,32 +270,37 @@ impl Copier {
         Ok(told)
     }
 
-    /// Nodes that have copies of earlier processes, or of this one from before it had another buddy, drop them.
-    fn tell_others(&mut self, cluster: &Cluster, buddy: &Peer) {
-        let others: BTreeSet<Peer> = cluster.members().map(|member| member.peer.clone()).collect();
-        self.told.retain(|peer| others.contains(peer));
-        let until = self.last;
-        for peer in others.iter().filter(|peer| *peer != self.mesh.peer() && *peer != buddy) {
-            if self.told.insert(peer.clone()) {
-                self.tell_to_drop(peer, until);
+    /// Nodes drop copies of earlier processes, those of this one from before it had another buddy, and those with containers
+    /// that were cleared. Those that have not answered are told again the next time.
+    async fn drop_old(&mut self, cluster: &Cluster) {
+        let buddy = self.sent.as_ref().map(|sent| &sent.buddy);
+        self.dropped.retain(|peer, _| cluster.members().any(|member| member.peer == *peer));
+        let mut asked = JoinSet::new();
+        for peer in cluster.members().map(|member| &member.peer).filter(|peer| *peer != self.mesh.peer()) {
+            let until = if buddy == Some(peer) { self.cleared } else { self.cleared.max(self.superseded) };
+            if until > self.dropped.get(peer).copied().unwrap_or_default() {
+                let (requests, peer, drop) = (Arc::clone(&self.requests), peer.clone(), self.to_drop(until));
+                asked.spawn(async move {
+                    let told = ask(&requests, &peer, drop, Vec::new(), DROPS_WITHIN).await;
+                    (peer, until, told)
+                });
             }
         }
-    }
-
-    fn tell_to_drop(&self, peer: &Peer, until: Stamp) {
-        // Whoever is gone has none; the answer does not matter.
-        let _forgotten = self.requests.inquire(peer, Inquiry::Copies(self.to_drop(until)), Vec::new());
+        while let Some(told) = asked.join_next().await {
+            if let Ok((peer, until, Ok(_))) = told {
+                self.dropped.insert(peer, until);
+            }
+        }
     }
 
     fn to_drop(&self, until: Stamp) -> AskCopies {
         AskCopies::Drop { task: self.task.clone(), until }
     }
 
-    /// Containers were cleared: what the buddy has does not exist any more. The next copy goes there in full.
-    async fn forget(&mut self) {
-        let Some(sent) = self.sent.take() else { return };
-        // If it fails, a copy without those variables follows.
-        let _late = ask(&self.requests, &sent.buddy, self.to_drop(self.last), Vec::new(), ANSWERS_WITHIN).await;
+    /// Containers were cleared: what the copies have does not exist any more. The next copy goes to the buddy in full.
+    fn forget(&mut self) {
+        self.sent = None;
+        self.cleared = self.last;
         tracing::debug!("containers were cleared, and the copies of {} are dropped", self.task.short());
     }
 
@@ -286,9 +311,10 @@ impl Copier {
         let cluster = self.mesh.cluster();
         let others = cluster.members().map(|member| &member.peer);
         let is_buddy = |peer: &Peer| sent.as_ref().is_some_and(|sent| sent.buddy == *peer);
-        others
-            .filter(|peer| *peer != self.mesh.peer() && !is_buddy(peer))
-            .for_each(|peer| self.tell_to_drop(peer, until));
+        for peer in others.filter(|peer| *peer != self.mesh.peer() && !is_buddy(peer)) {
+            // Whoever is gone has none; there is no time for the answer.
+            let _told = self.requests.inquire(peer, Inquiry::Copies(self.to_drop(until)), Vec::new());
+        }
         if let Some(sent) = &sent {
             let _late = ask(&self.requests, &sent.buddy, self.to_drop(until), Vec::new(), ENDS_WITHIN).await;
         }

@@ -23,6 +23,19 @@ pub struct Stamp {
     pub number: u64,
 }
 
+/// Most marks on the variables of a task.
+pub const MAX_MARKS: usize = 64;
+
+/// A mark on the variables of a task: they are as they were when it was set, or have changed since. A copy that was taken later
+/// has it, too, and so has the process that begins with this copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Who sets it: a random number. There is one mark of each, which takes the place of the one before.
+    pub line: u128,
+    /// Which one it is.
+    pub number: u64,
+}
+
 /// An inquiry about copies of the variables of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -44,6 +57,8 @@ pub enum AskCopies {
         chunk: u32,
         /// How many there are.
         chunks: u32,
+        /// The marks on the variables, at most [`MAX_MARKS`].
+        marks: Vec<Mark>,
         /// The variables.
         resources: Vec<SentResource>,
     },
@@ -112,7 +127,7 @@ pub enum ToldCopies {
 }
 
 /// A copy that a node has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundCopy {
     /// Which one.
     pub stamp: Stamp,
@@ -124,4 +139,6 @@ pub struct FoundCopy {
     pub age_ms: u64,
     /// In how many chunks it is sent.
     pub chunks: u32,
+    /// The marks on the variables.
+    pub marks: Vec<Mark>,
 }

@@ -2,12 +2,13 @@
 //! values of its variables.
 
 use meshtf_tensor::device::DeviceKind;
+use meshtf_tensor::ids::Incarnation;
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 use super::cached::CacheStatus;
 use super::constants::Content;
-use super::copies::{AskCopies, ToldCopies};
+use super::copies::{AskCopies, Mark, ToldCopies};
 use super::detached::{AskDetached, ToldDetached};
 use super::event::Noted;
 use super::look::SessionLook;
@@ -78,6 +79,15 @@ pub enum Inquiry {
     Detached(AskDetached),
     /// About the variables of another task, of which it has a copy.
     Copies(AskCopies),
+    /// Set a mark on the variables of the node's task. Answered by [`Answer::Mark`].
+    SetMark {
+        /// The process that is meant: another one sets none.
+        process: Incarnation,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Whether the variables of the node's task have a mark. Answered by [`Answer::Mark`].
+    HasMark(Mark),
 }
 
 /// The answer to an inquiry.
@@ -124,6 +134,8 @@ pub enum Answer {
     Detached(ToldDetached),
     /// About the copies that it has.
     Copies(ToldCopies),
+    /// Whether the variables have the mark.
+    Mark(bool),
 }
 
 /// The name of a variable of a node that sessions share.

@@ -14,7 +14,7 @@ use meshtf_tensor::lock::lock;
 use meshtf_tensor::memory::Budget;
 
 use super::parts::{Body, Chunk, Chunks, Incoming, NOBODY, States, leaves_room};
-use crate::protocol::copies::{AskCopies, FoundCopy, KEPT_SECONDS, MAX_TASKS, Stamp, ToldCopies};
+use crate::protocol::copies::{AskCopies, FoundCopy, KEPT_SECONDS, MAX_MARKS, MAX_TASKS, Mark, Stamp, ToldCopies};
 
 /// See [`KEPT_SECONDS`].
 const KEPT_FOR: Duration = Duration::from_secs(KEPT_SECONDS);
@@ -36,6 +36,7 @@ struct OfTask {
 struct Whole {
     stamp: Stamp,
     states: Arc<States>,
+    marks: Vec<Mark>,
     /// When the variables were as they are in it.
     as_of: Instant,
     /// When its holder was heard last.
@@ -78,8 +79,12 @@ impl OfTask {
         &mut self,
         (stamp, base): (Stamp, Option<Stamp>),
         (now, age): (Instant, Duration),
+        marks: Vec<Mark>,
         chunk: Chunk,
     ) -> Result<ToldCopies> {
+        if marks.len() > MAX_MARKS {
+            return Err(Failure::invalid(format!("{} marks on variables: there are at most {MAX_MARKS}", marks.len())));
+        }
         let newest = self.newest();
         let continues = chunk.number > 0;
         if stamp < newest || (stamp == newest && !continues) {
@@ -103,7 +108,7 @@ impl OfTask {
         let known = base.and(whole).map(|whole| &*whole.states);
         if coming.incoming.take(NOBODY, chunk, known)? {
             let as_of = now.checked_sub(age).unwrap_or(now);
-            self.whole = Some(Whole { stamp, states: Arc::new(coming.incoming.states), as_of, heard: now });
+            self.whole = Some(Whole { stamp, states: Arc::new(coming.incoming.states), marks, as_of, heard: now });
         } else {
             self.coming = Some(coming);
         }
@@ -160,12 +165,12 @@ impl Copies {
             return Err(Failure::new(Code::PermissionDenied, why));
         }
         let told = match ask {
-            AskCopies::Keep { task, stamp, base, age_ms, chunk: number, chunks: of, resources } => {
+            AskCopies::Keep { task, stamp, base, age_ms, chunk: number, chunks: of, marks, resources } => {
                 // The chunk is in use already: another one may be on its way.
                 let room = leaves_room(budget, tensors.iter().map(Tensor::byte_len).sum());
                 let chunk = Chunk { number, of, resources, tensors };
                 self.of(task, |of_task| match room {
-                    Ok(()) => of_task.keep((stamp, base), (now, Duration::from_millis(age_ms)), chunk),
+                    Ok(()) => of_task.keep((stamp, base), (now, Duration::from_millis(age_ms)), marks, chunk),
                     Err(failure) => {
                         of_task.coming = None;
                         Err(failure)
@@ -179,8 +184,8 @@ impl Copies {
             }
             AskCopies::Find { task } => ToldCopies::Found(self.find(&task, now)),
             AskCopies::Load { task, stamp, chunk } => {
-                let found = self.whole(&task).filter(|(of, _)| *of == stamp);
-                let part = found.and_then(|(_, states)| chunks(&states).into_iter().nth(chunk as usize));
+                let found = self.whole(&task, |whole| (whole.stamp == stamp).then(|| Arc::clone(&whole.states)));
+                let part = found.flatten().and_then(|states| chunks(&states).into_iter().nth(chunk as usize));
                 return Ok(part.map_or((ToldCopies::Unknown, Vec::new()), |(resources, tensors)| {
                     (ToldCopies::Part { resources }, tensors)
                 }));
@@ -205,20 +210,20 @@ impl Copies {
         Ok(worked)
     }
 
-    fn whole(&self, task: &Task) -> Option<(Stamp, Arc<States>)> {
-        let all = lock(&self.0);
-        all.get(task)?.whole.as_ref().map(|whole| (whole.stamp, Arc::clone(&whole.states)))
+    fn whole<R>(&self, task: &Task, read: impl FnOnce(&Whole) -> R) -> Option<R> {
+        lock(&self.0).get(task)?.whole.as_ref().map(read)
     }
 
     fn find(&self, task: &Task, now: Instant) -> Option<FoundCopy> {
-        let (stamp, states) = self.whole(task)?;
-        let as_of = lock(&self.0).get(task)?.whole.as_ref()?.as_of;
+        let copy = |whole: &Whole| (whole.stamp, Arc::clone(&whole.states), whole.marks.clone(), whole.as_of);
+        let (stamp, states, marks, as_of) = self.whole(task, copy)?;
         Some(FoundCopy {
             stamp,
             variables: states.len() as u64,
             bytes: states.values().map(|saved| saved.bytes() as u64).sum(),
             age_ms: now.saturating_duration_since(as_of).as_millis() as u64,
             chunks: chunks(&states).len() as u32,
+            marks,
         })
     }
 

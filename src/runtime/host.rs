@@ -28,7 +28,7 @@ use crate::runtime::master::{Master, MasterLimits, Seat};
 use crate::runtime::requests::Requests;
 use crate::runtime::router::Router;
 use crate::runtime::weights::{Fetch, Supply, Weights};
-use crate::runtime::worker::Worker;
+use crate::runtime::worker::{Marks, Worker};
 
 pub(crate) struct Host {
     pub client: Arc<Requests>,
@@ -110,6 +110,11 @@ impl Host {
     /// Is notified when containers are cleared; `None` for a participant without a task.
     pub fn cleared(&self) -> Option<&Arc<Notify>> {
         self.worker.as_ref().map(|worker| worker.cleared())
+    }
+
+    /// The marks on its variables; `None` for a participant without a task.
+    pub fn marks(&self) -> Option<&Marks> {
+        self.worker.as_ref().map(|worker| worker.marks())
     }
 
     /// The master, of a participant with a task, and of a client that masters its own sessions.

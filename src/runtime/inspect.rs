@@ -187,6 +187,10 @@ impl Inspector {
                 let (told, tensors) = self.detached.get().ok_or_else(none)?.answer(from, ask, tensors)?;
                 Ok((Answer::Detached(told), tensors))
             }
+            Inquiry::SetMark { process, mark } => {
+                without_tensors(Answer::Mark(self.worker()?.marks().set(process, mark)))
+            }
+            Inquiry::HasMark(mark) => without_tensors(Answer::Mark(self.worker()?.marks().has(mark))),
             Inquiry::Copies(ask) => {
                 self.worker()?;
                 let holds = |task: &Task| self.router.cluster().member(task).is_some_and(|own| own.peer == *from);

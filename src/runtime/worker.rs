@@ -8,6 +8,7 @@
 pub(super) mod by_hand;
 mod constants;
 mod guard;
+mod marks;
 mod registrar;
 mod reports;
 mod status;
@@ -22,6 +23,7 @@ use std::thread;
 use std::time::Instant;
 
 use self::guard::{Guards, Parcels};
+pub(crate) use marks::Marks;
 use meshtf_exec::{Device, Pushed, Resources, Sink};
 use meshtf_graph::plan::Piece;
 use meshtf_tensor::Tensor;
@@ -94,6 +96,7 @@ struct State {
     parcels: Parcels,
     /// Notified when containers are cleared.
     cleared: Arc<Notify>,
+    marks: Marks,
 }
 
 /// A session with steps under way while the link to a peer ended.
@@ -182,6 +185,7 @@ impl Worker {
             guards: Mutex::default(),
             parcels: Parcels::default(),
             cleared: Arc::default(),
+            marks: Marks::default(),
         });
         let (registrar, registrations) = sync_channel(MAX_QUEUED);
         let (guardian, guard) = sync_channel(MAX_QUEUED);
@@ -191,6 +195,11 @@ impl Worker {
     /// Is notified when containers are cleared: once for several, if nobody waits meanwhile.
     pub fn cleared(&self) -> &Arc<Notify> {
         &self.state.cleared
+    }
+
+    /// The marks on its variables.
+    pub fn marks(&self) -> &Marks {
+        &self.state.marks
     }
 
     /// The sink for the values of this worker's devices.
@@ -277,6 +286,7 @@ impl Worker {
             // Earlier messages have been processed by this thread, and precede later ones in the mailbox of each device.
             ToWorker::Confirm { session } => self.state.answer(from, ToMaster::Confirmed { session }),
             ToWorker::Clear { containers } => {
+                self.state.marks.clear();
                 containers.iter().for_each(|container| self.state.resources.clear(container));
                 self.state.cleared.notify_one();
             }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use meshtf_tensor::Tensor;
 use meshtf_tensor::failure::{Code, Failure, Result};
-use meshtf_tensor::ids::SessionId;
+use meshtf_tensor::ids::{Incarnation, SessionId};
 
 use super::unexpected;
 use crate::protocol::cached::CacheStatus;
-use crate::protocol::copies::{AskCopies, ToldCopies};
+use crate::protocol::copies::{AskCopies, Mark, ToldCopies};
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::look::SessionLook;
@@ -89,6 +89,23 @@ pub(crate) async fn copies(
     match ask(client, node, Inquiry::Copies(what), tensors).await? {
         (Answer::Copies(told), tensors) => Ok((told, tensors)),
         (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// Sets a mark on the variables of a node, if it is this process; whether it is.
+pub(crate) async fn set_mark(client: &Arc<Requests>, node: &Peer, process: Incarnation, mark: Mark) -> Result<bool> {
+    told_mark(ask(client, node, Inquiry::SetMark { process, mark }, Vec::new()).await?.0)
+}
+
+/// Whether the variables of a node have a mark.
+pub(crate) async fn has_mark(client: &Arc<Requests>, node: &Peer, mark: Mark) -> Result<bool> {
+    told_mark(ask(client, node, Inquiry::HasMark(mark), Vec::new()).await?.0)
+}
+
+fn told_mark(answer: Answer) -> Result<bool> {
+    match answer {
+        Answer::Mark(has) => Ok(has),
+        answer => Err(other(&answer)),
     }
 }
 

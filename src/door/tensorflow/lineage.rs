@@ -1,14 +1,16 @@
 //! Sessions of one graph, one after the other, as a monitored session opens them: the next one when a task was lost.
 //!
 //! TensorFlow's clients then restore their newest checkpoint, also where the variables are there and have gone on since, as
-//! those of `--keep-variables` have. That run is answered without an effect if all of this is certain: the session before, of
-//! the same graph, met the loss of a task in the last minute; this is the first run of the session; it restores variables, and
-//! does nothing else, from the checkpoint that a session of this graph saved last through this door; all these variables are
-//! initialized; and their count of steps is greater than the checkpoint's. Whatever else a client does is done.
+//! those of `--keep-variables` have. That run is answered without an effect if all of this is certain: the client closed a
+//! session of the same graph that had met the loss of a task, and opened this one at once; this is the first run of the session;
+//! it restores variables, and does nothing else, from the checkpoint that a session of this graph saved or restored last through
+//! this door; the variables of each task are as that checkpoint has them or have changed since, which a
+//! [mark](crate::protocol::copies::Mark) tells; all are initialized; and their count of steps is greater than the checkpoint's.
+//! Whatever else a client does is done.
 
 mod savers;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,22 +18,24 @@ use std::time::{Duration, Instant};
 use meshtf_graph::NodeDef;
 use meshtf_graph::plan::{Mode, Signature};
 use meshtf_tensor::Tensor;
+use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 
 use self::savers::{Placed, Restore, Savers};
 use super::message::RunStepRequest;
 use crate::Client;
-use crate::node::Node;
+use crate::node::{Holder, Node};
+use crate::protocol::copies::Mark;
 use crate::protocol::inquiry::VariableName;
 use crate::session::Session;
 
 /// Most graphs that are remembered; the least recently used one is forgotten.
 const MAX_GRAPHS: usize = 64;
-/// How long after a loss a session continues the one that met it.
-const CONTINUES_WITHIN: Duration = Duration::from_secs(60);
-/// How long it may take to find out whether the variables are newer.
-const LOOKS_WITHIN: Duration = Duration::from_secs(10);
+/// How soon a client that lost its session opens the next one, or tries again: sooner than a program that is started again.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
+/// How long it may take to find out whether the variables are newer, or to mark them.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest name of a checkpoint that is remembered.
 const MAX_NAME: usize = 4096;
 
@@ -42,15 +46,40 @@ pub(super) struct Lineages(Mutex<VecDeque<Arc<Lineage>>>);
 /// The sessions of one graph.
 struct Lineage {
     graph: blake3::Hash,
+    /// That of its marks.
+    line: u128,
     past: Mutex<Past>,
 }
 
 #[derive(Default)]
 struct Past {
-    /// The checkpoint that was saved last.
-    saved: Option<Vec<u8>>,
-    /// When a session met the loss of a task, if no session has begun since.
-    lost: Option<Instant>,
+    /// The checkpoint that was saved or restored last.
+    checkpoint: Option<Checkpoint>,
+    /// How many were.
+    checkpoints: u64,
+    /// A client without a session.
+    waiting: Option<Waiting>,
+}
+
+/// A checkpoint, and the number of the mark on the variables that are not older.
+struct Checkpoint {
+    name: Vec<u8>,
+    mark: u64,
+}
+
+/// A client that has closed a session, or could not open the next one.
+struct Waiting {
+    /// When the session met the loss of a task.
+    lost: Instant,
+    since: Instant,
+}
+
+/// The place of a session that is being made. If none is made, the next one of the same client has it.
+pub(super) struct Place {
+    lineage: Arc<Lineage>,
+    savers: Savers,
+    /// When the session that it continues met the loss of a task.
+    continues: Option<Instant>,
 }
 
 /// A session among those of its graph.
@@ -58,8 +87,10 @@ pub(super) struct Descent {
     node: Arc<Node>,
     lineage: Arc<Lineage>,
     savers: Savers,
-    /// It has begun a run.
-    has_begun: AtomicBool,
+    /// As [`Place::continues`]; `None` once it has begun a run.
+    continues: Mutex<Option<Instant>>,
+    /// When it met the loss of a task itself.
+    lost: Mutex<Option<Instant>>,
     /// Its graph is still that with which it began.
     is_same: AtomicBool,
 }
@@ -68,6 +99,12 @@ pub(super) struct Descent {
 pub(super) struct Line {
     graph: blake3::Hash,
     savers: Savers,
+}
+
+/// A run after which the variables are not older than a checkpoint.
+pub(super) struct Marking {
+    name: Vec<u8>,
+    holders: Vec<Holder>,
 }
 
 impl Line {
@@ -86,30 +123,82 @@ impl Line {
 }
 
 impl Lineages {
-    /// The place of a new session.
-    pub fn begin(&self, line: Line, node: &Arc<Node>) -> Descent {
+    /// The place of a session for which a client has asked then.
+    pub fn place(&self, line: Line, asked: Instant) -> Place {
         let Line { graph, savers } = line;
         let lineage = self.of(graph);
-        let (has_begun, is_same) = (AtomicBool::new(false), AtomicBool::new(true));
-        Descent { node: Arc::clone(node), lineage, savers, has_begun, is_same }
+        let waiting = lock(&lineage.past).waiting.take();
+        let is_same = |waiting: &Waiting| asked.saturating_duration_since(waiting.since) <= FOLLOWS_WITHIN;
+        let continues = waiting.filter(is_same).map(|waiting| waiting.lost);
+        Place { lineage, savers, continues }
     }
 
     fn of(&self, graph: blake3::Hash) -> Arc<Lineage> {
         let mut all = lock(&self.0);
         let known = all.iter().position(|lineage| lineage.graph == graph).and_then(|at| all.remove(at));
-        let lineage = known.unwrap_or_else(|| Arc::new(Lineage { graph, past: Mutex::default() }));
+        let lineage = known.unwrap_or_else(|| Arc::new(Lineage::new(graph)));
         all.truncate(MAX_GRAPHS - 1);
         all.push_front(Arc::clone(&lineage));
         lineage
     }
 }
 
+impl Lineage {
+    fn new(graph: blake3::Hash) -> Lineage {
+        let line = u128::from(crate::random::u64()) << 64 | u128::from(crate::random::u64());
+        Lineage { graph, line, past: Mutex::default() }
+    }
+
+    /// A client has no session now, though it met the loss of a task then.
+    fn waits(&self, lost: Option<Instant>) {
+        if let Some(lost) = lost {
+            lock(&self.past).waiting = Some(Waiting { lost, since: Instant::now() });
+        }
+    }
+
+    /// The variables of these processes are not older than that checkpoint.
+    async fn mark(&self, node: &Node, marking: Marking) {
+        let mark = {
+            let mut past = lock(&self.past);
+            past.checkpoint = None;
+            past.checkpoints += 1;
+            past.checkpoints
+        };
+        let Marking { name, holders } = marking;
+        let set = node.set_mark(&holders, Mark { line: self.line, number: mark });
+        // Where it is not set, variables are not known to be newer.
+        let _late = tokio::time::timeout(ANSWERS_WITHIN, set).await;
+        let mut past = lock(&self.past);
+        if past.checkpoints == mark {
+            past.checkpoint = Some(Checkpoint { name, mark });
+        }
+    }
+}
+
+impl Place {
+    /// The session is made.
+    pub fn begin(mut self, node: &Arc<Node>) -> Descent {
+        Descent {
+            node: Arc::clone(node),
+            lineage: Arc::clone(&self.lineage),
+            savers: std::mem::take(&mut self.savers),
+            continues: Mutex::new(self.continues.take()),
+            lost: Mutex::default(),
+            is_same: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lineage.waits(self.continues.take());
+    }
+}
+
 impl Descent {
-    /// A run begins; returns when the session before met a loss, if this is the first run, and that was not long ago.
+    /// A run begins; returns when the session before met a loss, if this is the first run and continues that session.
     pub fn begins(&self) -> Option<Instant> {
-        let is_first = !self.has_begun.swap(true, Ordering::Relaxed);
-        let lost = is_first.then(|| lock(&self.lineage.past).lost.take())?;
-        lost.filter(|lost| lost.elapsed() < CONTINUES_WITHIN)
+        lock(&self.continues).take()
     }
 
     /// A run begins that is made whatever came before.
@@ -119,34 +208,52 @@ impl Descent {
 
     /// The graph is another one from now on.
     pub fn extended(&self) {
-        self.has_begun.store(true, Ordering::Relaxed);
+        self.begins_otherwise();
         self.is_same.store(false, Ordering::Relaxed);
     }
 
-    /// Notes what came of a run.
-    pub fn ran<R>(&self, saves: Option<Vec<u8>>, result: &Result<R>) {
-        if !self.is_same.load(Ordering::Relaxed) {
-            return;
-        }
-        match result {
-            Ok(_) => {
-                if let Some(saved) = saves {
-                    lock(&self.lineage.past).saved = Some(saved);
-                }
-            }
-            Err(failure) if is_loss(failure) => lock(&self.lineage.past).lost = Some(Instant::now()),
-            Err(_) => {}
-        }
+    /// The client closes the session.
+    pub fn closed(&self) {
+        let lost = lock(&self.lost).take();
+        self.lineage.waits(lost.or_else(|| self.begins()));
     }
 
-    /// The checkpoint that a run saves.
-    pub fn saves(&self, request: &RunStepRequest, feeds: &[(String, Tensor)]) -> Option<Vec<u8>> {
-        let (prefix, name) = fed_name(feeds)?;
+    /// Before a run: whether it is one after which variables are not older than a checkpoint.
+    pub fn marking(&self, request: &RunStepRequest, feeds: &[(String, Tensor)]) -> Option<Marking> {
+        let (prefix, name) = fed_name(feeds).filter(|_| self.is_same.load(Ordering::Relaxed))?;
         let of_prefix = |tensor: &String| {
             let node = tensor.strip_suffix(":0").unwrap_or(tensor);
             self.savers.saves.get(node).is_some_and(|fed| fed == prefix)
         };
-        request.fetch.iter().chain(&request.target).any(of_prefix).then_some(name)
+        let is_save = request.fetch.iter().chain(&request.target).any(of_prefix);
+        let restored = self.restored(request, prefix);
+        if !is_save && restored.is_none() {
+            return None;
+        }
+        if is_save {
+            // The file is none or another one while it is written, and if that fails.
+            lock(&self.lineage.past).checkpoint.take_if(|checkpoint| checkpoint.name == name);
+        }
+        let of_saver = self.savers.restores.values().filter(|restore| restore.prefix == prefix);
+        let tasks: BTreeSet<&Task> = of_saver.flat_map(Restore::tasks).collect();
+        // A process that holds a task later may have older variables, and gets no mark.
+        Some(Marking { name, holders: self.node.holders(tasks).ok()? })
+    }
+
+    /// After a run: what came of it.
+    pub async fn ran<R>(&self, marking: Option<Marking>, result: &Result<R>) {
+        match (result, marking) {
+            (Ok(_), Some(marking)) => self.lineage.mark(&self.node, marking).await,
+            (Ok(_), None) => {}
+            (Err(failure), _) if is_loss(failure) => *lock(&self.lost) = Some(Instant::now()),
+            (Err(_), _) => {}
+        }
+    }
+
+    /// What a run restores that does nothing else.
+    fn restored(&self, request: &RunStepRequest, prefix: &str) -> Option<&Restore> {
+        let ([target], []) = (&request.target[..], &request.fetch[..]) else { return None };
+        self.savers.restores.get(target).filter(|restore| restore.prefix == prefix)
     }
 
     /// Whether the first run of the session, which follows a loss, need not be made.
@@ -157,36 +264,51 @@ impl Descent {
         request: &RunStepRequest,
         feeds: &[(String, Tensor)],
     ) -> bool {
-        let ([target], []) = (&request.target[..], &request.fetch[..]) else { return false };
         let Some((prefix, name)) = fed_name(feeds) else { return false };
-        let Some(restore) = self.savers.restores.get(target).filter(|restore| restore.prefix == prefix) else {
-            return false;
-        };
-        if lock(&self.lineage.past).saved.as_ref() != Some(&name) {
-            return false;
+        let Some(restore) = self.restored(request, prefix) else { return false };
+        let mark = lock(&self.lineage.past).checkpoint.as_ref().filter(|one| one.name == name).map(|one| one.mark);
+        let Some(number) = mark else { return false };
+        let mark = Mark { line: self.lineage.line, number };
+        let looked = tokio::time::timeout(ANSWERS_WITHIN, self.steps(session, restore, mark, feeds)).await;
+        let late = |_| Err(Failure::new(Code::DeadlineExceeded, "a task does not answer"));
+        let name = String::from_utf8_lossy(&name);
+        match looked.unwrap_or_else(late) {
+            Ok((living, saved)) if living > saved => {
+                tracing::info!(
+                    target: "meshtf::node",
+                    "a session continues at step {living} of its variables, and not at step {saved} of {name}: it follows \
+                     one that met the loss of a task {:.1} s ago",
+                    lost.elapsed().as_secs_f64()
+                );
+                true
+            }
+            Ok((living, saved)) => {
+                tracing::debug!("{name} is restored: its step is {saved}, and that of the variables {living}");
+                false
+            }
+            Err(failure) => {
+                tracing::debug!("{name} is restored: {failure}");
+                false
+            }
         }
-        let looked = tokio::time::timeout(LOOKS_WITHIN, self.steps(session, restore, feeds)).await;
-        let Ok(Some((living, saved))) = looked.map(Result::ok) else { return false };
-        if living > saved {
-            tracing::info!(
-                target: "meshtf::node",
-                "a session continues at step {living} of its variables, and not at step {saved} of {}: it follows one that \
-                 met the loss of a task {:.1} s ago",
-                String::from_utf8_lossy(&name),
-                lost.elapsed().as_secs_f64()
-            );
-        }
-        living > saved
     }
 
     /// The count of steps of the variables, and that of the checkpoint.
     ///
     /// # Errors
-    /// If a variable is not there, or has no value; if the checkpoint cannot be read.
-    async fn steps(&self, session: &Session, restore: &Restore, feeds: &[(String, Tensor)]) -> Result<(i64, i64)> {
-        let mut tasks: Vec<_> = restore.variables.iter().map(|variable| &variable.task).collect();
-        tasks.dedup();
-        for task in tasks {
+    /// If a variable is not there, has no value or may be older than the mark; if the checkpoint cannot be read.
+    async fn steps(
+        &self,
+        session: &Session,
+        restore: &Restore,
+        mark: Mark,
+        feeds: &[(String, Tensor)],
+    ) -> Result<(i64, i64)> {
+        let lacks = |what| Err(Failure::new(Code::FailedPrecondition, what));
+        if !self.node.have_mark(restore.tasks(), mark).await? {
+            return lacks("the variables may be older than the checkpoint");
+        }
+        for task in restore.tasks() {
             let there = self.node.resources(task).await?;
             let has_value = |wanted: &Placed| {
                 there.iter().any(|one| {
@@ -196,7 +318,7 @@ impl Descent {
             };
             let mut own = restore.variables.iter().filter(|variable| variable.task == *task);
             if !own.all(has_value) {
-                return Err(Failure::new(Code::FailedPrecondition, "a variable has no value"));
+                return lacks("a variable has no value");
             }
         }
         let (Placed { task, container, name }, tensor) = &restore.step;
@@ -253,14 +375,40 @@ mod tests {
     }
 
     #[test]
+    fn the_next_session_of_the_same_client_follows_at_once() {
+        let lineages = Lineages::default();
+        let place = |asked| {
+            let line = Line { graph: blake3::hash(b"a graph"), savers: Savers::default() };
+            lineages.place(line, asked)
+        };
+        let continues = |place: &Place| place.continues.is_some();
+        let (lost, now) = (Instant::now(), Instant::now());
+        assert!(!continues(&place(now)));
+        lineages.of(blake3::hash(b"a graph")).waits(Some(lost));
+        let first = place(Instant::now());
+        assert!(continues(&first));
+        assert!(!continues(&place(now)), "another client has asked meanwhile");
+        // It could not be made, and the client tries again.
+        drop(first);
+        let mut second = place(Instant::now());
+        assert!(continues(&second));
+        assert_eq!(second.continues.take(), Some(lost));
+        drop(second);
+        assert!(!continues(&place(now)), "it was made");
+        // A program that was started again.
+        lineages.of(blake3::hash(b"a graph")).waits(Some(lost));
+        assert!(!continues(&place(Instant::now() + FOLLOWS_WITHIN + Duration::from_secs(1))));
+        assert!(!continues(&place(Instant::now())));
+    }
+
+    #[test]
     fn so_many_graphs_are_remembered() {
         let lineages = Lineages::default();
-        let of = |number: usize| blake3::hash(&number.to_le_bytes());
-        let saved = |graph| lock(&lineages.of(graph).past).saved.is_some();
-        lock(&lineages.of(of(0)).past).saved = Some(b"model".to_vec());
-        (1..MAX_GRAPHS).for_each(|number| drop(lineages.of(of(number))));
-        assert!(saved(of(0)), "it was used last");
-        (1..=MAX_GRAPHS).for_each(|number| drop(lineages.of(of(number))));
-        assert!(!saved(of(0)));
+        let of = |number: usize| lineages.of(blake3::hash(&number.to_le_bytes())).line;
+        let line = of(0);
+        (1..MAX_GRAPHS).for_each(|number| assert_ne!(of(number), line));
+        assert_eq!(of(0), line, "it was used last");
+        (1..=MAX_GRAPHS).for_each(|number| assert_ne!(of(number), line));
+        assert_ne!(of(0), line);
     }
 }

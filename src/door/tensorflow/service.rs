@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Client;
 use bytes::Buf;
@@ -154,7 +154,7 @@ impl MasterService {
                 let request: msg::CloseSessionRequest = self.decode(message).await?;
                 named.check(&request.session_handle)?;
                 if let Some(session) = self.sessions.remove(&named.handle) {
-                    session.end().await?;
+                    session.close().await?;
                 }
                 Ok(Outgoing::message(&msg::Empty {}))
             }
@@ -224,6 +224,7 @@ impl MasterService {
     }
 
     async fn create_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::CreateSessionResponse> {
+        let asked = Instant::now();
         if !caller.is_known {
             // The token comes after the graph. Only the token is searched, in the undecoded bytes.
             let whole = message.whole().await?;
@@ -257,6 +258,7 @@ impl MasterService {
             Ok((graph, library, known, config, line))
         };
         let (graph, library, known, config, line) = self.graphs.run(read).await?;
+        let place = line.map(|line| self.lineages.place(line, asked));
         let timeout = milliseconds(config.operation_timeout_in_ms);
         *lock(&caller.limit) = timeout;
         let filters = parsed(&config.device_filters)?;
@@ -290,7 +292,7 @@ impl MasterService {
         })?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
         let session = DoorSession::new(session, library, known, timeout, filters, names, caller.connection.clone());
-        let session = session.with_descent(line.map(|line| self.lineages.begin(line, &self.node)));
+        let session = session.with_descent(place.map(|place| place.begin(&self.node)));
         self.sessions.insert(&handle, session, connection)?;
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
     }

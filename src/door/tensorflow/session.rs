@@ -294,9 +294,9 @@ impl DoorSession {
         {
             return Ok(StepAnswer { fetched: Vec::new(), metadata: None });
         }
-        let saves = descent.saves(&request, &feeds);
+        let marking = descent.marking(&request, &feeds);
         let ran = self.run_with(options, request, feeds).await;
-        descent.ran(saves, &ran);
+        descent.ran(marking, &ran).await;
         ran
     }
 
@@ -422,7 +422,9 @@ impl DoorSession {
         // It is none of the runs that are not made.
         self.descent.iter().for_each(Descent::begins_otherwise);
         let ran = self.run_that_callable(handle, feeds).await;
-        self.descent.iter().for_each(|descent| descent.ran(None, &ran));
+        if let Some(descent) = &self.descent {
+            descent.ran(None, &ran).await;
+        }
         ran
     }
 
@@ -526,6 +528,16 @@ impl DoorSession {
     /// The session ends even if the future is dropped.
     pub async fn end(&self) -> Result<()> {
         self.session.end().await
+    }
+
+    /// Ends it as its client asks for.
+    ///
+    /// # Errors
+    /// As [`DoorSession::end`].
+    pub async fn close(&self) -> Result<()> {
+        let ended = self.end().await;
+        self.descent.iter().for_each(Descent::closed);
+        ended
     }
 }
 

@@ -1,9 +1,10 @@
 //! The way back: a process that is to hold a task asks the nodes that it finds for the newest copy of the task's variables. It
 //! does so as a client, before it claims the task's name, so that no session of the task begins without them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use meshtf_exec::{Resources, container_named};
+use meshtf_exec::container_named;
 use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result, counted};
 use meshtf_tensor::memory::Bytes;
@@ -14,13 +15,14 @@ use crate::mesh::unix_ms;
 use crate::node::Node;
 use crate::protocol::Peer;
 use crate::protocol::copies::{AskCopies, FoundCopy, ToldCopies};
+use crate::runtime::host::Host;
 use crate::runtime::parts::{Chunk, Incoming, NOBODY, States};
 
 /// How long a process looks for other nodes, and then for those that these name.
 const FINDS_WITHIN: Duration = Duration::from_secs(2);
 /// How long they may take to answer whether they have a copy.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// How often a copy is asked for that gives way to a newer one meanwhile.
+/// How often a copy is asked for, if it gives way to a newer one meanwhile, or does not come.
 const ATTEMPTS: usize = 5;
 
 /// The copy that a process has found of the variables of its task.
@@ -47,25 +49,29 @@ impl Back {
             scout.wait_for_all(FINDS_WITHIN).await;
         }
         let mut back = Back { life: unix_ms(), copy: None };
+        let mut failed = BTreeSet::new();
         for attempt in 1..=ATTEMPTS {
             let found = all(scout, task).await;
             // As far as it is known, no earlier process has a greater number.
             let lives = found.iter().map(|(_, found)| found.stamp.life.saturating_add(1));
             back.life = lives.fold(back.life, u64::max);
-            let Some((from, found)) = found.into_iter().max_by_key(|(_, found)| found.stamp) else { break };
-            match load(scout, task, &from.1, found).await {
-                Ok(Some(states)) => {
+            let others = found.into_iter().filter(|(from, _)| !failed.contains(&from.1));
+            let Some((from, found)) = others.max_by_key(|(_, found)| found.stamp) else { break };
+            let loaded = tokio::time::timeout(limit(found.bytes), load(scout, task, &from.1, &found)).await;
+            let why = match loaded {
+                Ok(Ok(Some(states))) => {
                     back.copy = Some(Copy { from, found, states, came: Instant::now() });
                     break;
                 }
-                Ok(None) if attempt < ATTEMPTS => {}
-                result => {
-                    let why = result.err().map_or_else(|| "it was replaced".to_owned(), |failure| failure.message);
-                    let (task, from) = (task.short(), from.0.short());
-                    tracing::warn!("the copy of the variables of {task} at {from} did not come: {why}");
-                    break;
-                }
-            }
+                Ok(Ok(None)) if attempt < ATTEMPTS => continue,
+                Ok(Ok(None)) => "it was replaced".to_owned(),
+                Ok(Err(failure)) => failure.message,
+                Err(_) => format!("it took more than {} s", limit(found.bytes).as_secs()),
+            };
+            let (task, node) = (task.short(), from.0.short());
+            tracing::warn!("the copy of the variables of {task} at {node} did not come: {why}");
+            // The next newest is looked for elsewhere.
+            failed.insert(from.1);
         }
         back
     }
@@ -76,14 +82,15 @@ impl Back {
     }
 
     /// Puts the variables back; before anybody can use them.
-    pub fn put(&mut self, resources: &Resources, task: &Task) {
-        let Some(copy) = &self.copy else { return };
-        let Copy { from, found, states, came } = copy;
+    pub fn put(&mut self, host: &Host, task: &Task) {
+        let (Some(copy), Some(marks)) = (&self.copy, host.marks()) else { return };
+        let (Copy { from, found, states, came }, resources) = (copy, host.resources());
         let put = states.iter().try_for_each(|(key, saved)| resources.load_shared(key, saved));
         let (task, from) = (task.short(), from.0.short());
         match put {
             Ok(()) if states.is_empty() => {}
             Ok(()) => {
+                marks.inherit(found.marks.clone());
                 let age = Duration::from_millis(found.age_ms) + came.elapsed();
                 tracing::info!(
                     "{task} has its variables back: {}, {}, as they were {:.1} s ago, from {from}",
@@ -129,15 +136,26 @@ async fn all(scout: &Node, task: &Task) -> Vec<((Task, Peer), FoundCopy)> {
 }
 
 /// The states of a copy; `None` if it is not there any more.
-async fn load(scout: &Node, task: &Task, from: &Peer, found: FoundCopy) -> Result<Option<States>> {
-    let FoundCopy { stamp, chunks, bytes, .. } = found;
+///
+/// # Errors
+/// ResourceExhausted if it is larger than the memory, or than it was said to be; those of the node.
+async fn load(scout: &Node, task: &Task, from: &Peer, found: &FoundCopy) -> Result<Option<States>> {
+    let FoundCopy { stamp, chunks, bytes, .. } = *found;
+    let too_large = |why| Err(Failure::new(Code::ResourceExhausted, format!("it is larger than {why}")));
+    if scout.budget().limit().is_some_and(|limit| bytes > limit as u64) {
+        return too_large("the memory");
+    }
     let mut incoming = Incoming::default();
     for number in 0..chunks {
         let part = AskCopies::Load { task: task.clone(), stamp, chunk: number };
         match ask(&scout.requests(), from, part, Vec::new(), limit(bytes)).await? {
             (ToldCopies::Part { resources }, tensors) => {
                 let chunk = Chunk { number, of: chunks, resources, tensors };
-                if incoming.take(NOBODY, chunk, None)? {
+                let is_whole = incoming.take(NOBODY, chunk, None)?;
+                if incoming.states.values().map(|saved| saved.bytes() as u64).sum::<u64>() > bytes {
+                    return too_large("it was said to be");
+                }
+                if is_whole {
                     return Ok(Some(incoming.states));
                 }
             }

@@ -51,7 +51,16 @@ impl Keeper {
         }
         let (resources, tensors) = all.all().remove(0);
         let (task, stamp, base, age_ms) = (task(), at.0, at.1, 0);
-        let ask = AskCopies::Keep { task, stamp, base, age_ms, chunk, chunks, resources };
+        let ask = AskCopies::Keep {
+            task,
+            stamp,
+            base,
+            age_ms,
+            chunk,
+            chunks,
+            marks: vec![Mark { line: 1, number: stamp.number }],
+            resources,
+        };
         Ok(self.ask(ask, tensors)?.0)
     }
 
@@ -64,7 +73,8 @@ impl Keeper {
         let ToldCopies::Found(found) = self.ask(AskCopies::Find { task: task() }, Vec::new()).unwrap().0 else {
             panic!("it answers what it has")
         };
-        let FoundCopy { stamp, variables, chunks, .. } = found?;
+        let FoundCopy { stamp, variables, chunks, marks, .. } = found?;
+        assert_eq!(marks, [Mark { line: 1, number: stamp.number }], "those of this copy");
         let mut incoming = Incoming::default();
         for number in 0..chunks {
             let ask = AskCopies::Load { task: task(), stamp, chunk: number };
@@ -196,6 +206,7 @@ fn only_the_holder_of_the_task_places_or_drops_copies_and_within_limits() {
         age_ms: 0,
         chunk: 0,
         chunks: 1,
+        marks: vec![],
         resources: vec![],
     };
     let until = stamp(9, 9);
@@ -215,9 +226,22 @@ fn only_the_holder_of_the_task_places_or_drops_copies_and_within_limits() {
     own.add(&ResourceKey { session: Some(SessionId(3)), ..key("v") }, Some(&state(1.0)));
     let (resources, tensors) = own.all().remove(0);
     let (task, stamp) = (held.clone(), stamp(1, 2));
-    let ask = AskCopies::Keep { task, stamp, base: None, age_ms: 0, chunk: 0, chunks: 1, resources };
-    let refused = copies.answer(ask, tensors, |_| true, &Budget::default()).unwrap_err();
+    let keep = |marks| AskCopies::Keep {
+        task: task.clone(),
+        stamp,
+        base: None,
+        age_ms: 0,
+        chunk: 0,
+        chunks: 1,
+        marks,
+        resources: resources.clone(),
+    };
+    let refused = copies.answer(keep(vec![]), tensors, |_| true, &Budget::default()).unwrap_err();
     assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
+    // Nor are more marks than a task has.
+    let marks = vec![Mark { line: 1, number: 1 }; MAX_MARKS + 1];
+    let refused = copies.answer(keep(marks), vec![], |_| true, &Budget::default()).unwrap_err();
+    assert!(refused.code == Code::InvalidArgument && refused.message.contains("65 marks"), "{refused}");
 }
 
 #[test]

@@ -1,10 +1,14 @@
 """Restores after a loss: one that would only take living variables back is not made, and every other one is.
 
-The variables are on ps/0, and ps/1 is what is lost: so it is certain what they are.
+The variables are on ps/0, and ps/1 is what is lost: so it is certain what they are. At the end it is another ps whose variables
+come back as they were before the checkpoint was saved.
 """
 
+import re
+import signal
 import sys
 import tempfile
+import time
 
 import sandbox
 from client import check, meshtf_binary, note, on_tensorflow, tf
@@ -19,6 +23,7 @@ with tf.device("/job:ps/task:0"):
     step = tf.train.get_or_create_global_step()
     weight = tf.get_variable("weight", [], tf.float32, tf.zeros_initializer())
     train = tf.group(tf.assign_add(step, 1), tf.assign_add(weight, 0.5))
+    back = tf.group(tf.assign(step, 15), tf.assign(weight, 7.5))
 with tf.device("/job:ps/task:1"):
     probe = tf.random_uniform([])
 saver = tf.train.Saver(sharded=True)
@@ -44,8 +49,8 @@ with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=fl
     nodes.start()
     target = "grpc://" + nodes.addresses["worker/0"]
 
-    def lose(session):
-        """The session ends because ps/1 is lost, which comes back."""
+    def lose(session, closes=True):
+        """The session ends because ps/1 is lost, which comes back. A program that is killed then closes no session."""
         nodes.kill("ps/1")
         for _ in range(1000):
             try:
@@ -54,8 +59,9 @@ with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=fl
                 break
         else:
             check(False, "the loss of a task ends no session")
-        session.close()
         nodes.restart("ps/1")
+        if closes:
+            session.close()
 
     session = tf.Session(target)
     session.run(init)
@@ -74,6 +80,7 @@ with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=fl
         saver.restore(session, path)
         now = at(session)
         check(now == expected, path, now, expected)
+        session.run(probe)
         return session
 
     # Nothing was lost.
@@ -84,7 +91,19 @@ with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=fl
     session = opened(first, expected=10)
     steps(session, 5)
     lose(session)
+    # It was the one with which the session before had begun.
+    session = opened(first, expected=15)
+    steps(session, 15)
+    lose(session)
+    # The last one that was saved, but not the last that was restored.
+    session = opened(last, expected=20)
     # The checkpoint is newer than the variables.
+    session.run(back)
+    lose(session)
+    session = opened(last, expected=20)
+    steps(session, 5)
+    lose(session, closes=False)
+    # The program was started again.
     session = opened(last, expected=20)
     steps(session, 5)
     lose(session)
@@ -112,8 +131,45 @@ with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=fl
     session = opened(last, expected=20)
     steps(session, 5)
     lose(session)
-    # A checkpoint that no session of this graph has saved.
-    session = opened(last, expected=20)
+    # No session of this graph has saved that checkpoint, but one has restored it.
+    session = opened(last, expected=25)
     session.close()
     said = nodes.servers["worker/0"].output()
-    check(said.count("a session continues at step") == 3, said)
+    check(said.count("a session continues at step") == 5, said)
+
+tf.reset_default_graph()
+with tf.device("/job:ps/task:2"):
+    step = tf.train.get_or_create_global_step()
+with tf.device("/job:ps/task:0"):
+    weight = tf.get_variable("weight", [], tf.float32, tf.zeros_initializer())
+train = tf.group(tf.assign_add(step, 1), tf.assign_add(weight, 0.5))
+saver = tf.train.Saver(sharded=True)
+init = tf.global_variables_initializer()
+with sandbox.Cluster("meshtf", {"ps": 3, "worker": 1}, meshtf_binary(), flags=[*flags, "-vv"], folder=folder) as nodes:
+    nodes.start()
+    session = tf.Session("grpc://" + nodes.addresses["worker/0"])
+    session.run(init)
+    session.run(train)
+    copied = re.compile("copy .* of ps/0 is at ps/1, with 2 changes")
+    check(any(copied.search(nodes.servers["ps/0"].output()) or time.sleep(0.02) for _ in range(3000)), "no copy")
+    # The copies come to nothing from now on.
+    nodes.servers["ps/1"].signal(signal.SIGSTOP)
+    began = time.monotonic()
+    while time.monotonic() < began + 1:
+        session.run(train)
+    saved = at(session)
+    path = saver.save(session, nodes.data + "/model")
+    session.run(train)
+    nodes.kill("ps/0")
+    try:
+        session.run(train)
+        check(False, "the loss of a task ends no session")
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        pass
+    nodes.servers["ps/1"].signal(signal.SIGCONT)
+    nodes.restart("ps/0")
+    session.close()
+    check("ps/0 has its variables back" in nodes.servers["ps/0"].output(), nodes.servers["ps/0"].output())
+    session = tf.Session("grpc://" + nodes.addresses["worker/0"])
+    saver.restore(session, path)
+    check(at(session) == saved, saved)

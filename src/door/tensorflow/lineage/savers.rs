@@ -31,6 +31,13 @@ pub(super) struct Restore {
     pub step: (Placed, String),
 }
 
+impl Restore {
+    /// The tasks of its variables.
+    pub fn tasks(&self) -> BTreeSet<&Task> {
+        self.variables.iter().map(|variable| &variable.task).collect()
+    }
+}
+
 /// The savers of a graph.
 #[derive(Debug, Default)]
 pub(super) struct Savers {

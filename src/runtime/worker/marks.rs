@@ -1,0 +1,91 @@
+//! Marks on the variables of a task, by which others find out whether they are older than something that they know of.
+
+use std::sync::{Mutex, OnceLock};
+
+use meshtf_tensor::ids::Incarnation;
+use meshtf_tensor::lock::lock;
+
+use crate::protocol::copies::{MAX_MARKS, Mark};
+
+/// The marks on the variables of this process, the last set one last.
+#[derive(Default)]
+pub(crate) struct Marks {
+    process: OnceLock<Incarnation>,
+    all: Mutex<Vec<Mark>>,
+}
+
+impl Marks {
+    /// The process has these variables from a copy with these marks.
+    pub fn inherit(&self, marks: Vec<Mark>) {
+        *lock(&self.all) = marks;
+    }
+
+    /// The process holds the task from now on, as this one.
+    pub fn begin(&self, process: Incarnation) {
+        let _first = self.process.set(process);
+    }
+
+    /// Sets a mark, if this is that process; whether it is.
+    pub fn set(&self, process: Incarnation, mark: Mark) -> bool {
+        let is_this = self.process.get() == Some(&process);
+        if is_this {
+            let mut all = lock(&self.all);
+            all.retain(|one| one.line != mark.line);
+            if all.len() >= MAX_MARKS {
+                all.remove(0);
+            }
+            all.push(mark);
+        }
+        is_this
+    }
+
+    /// Whether the variables have a mark.
+    pub fn has(&self, mark: Mark) -> bool {
+        lock(&self.all).contains(&mark)
+    }
+
+    /// All of them. Variables that are read after this have them.
+    pub fn all(&self) -> Vec<Mark> {
+        lock(&self.all).clone()
+    }
+
+    /// There are no such variables any more.
+    pub fn clear(&self) {
+        lock(&self.all).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(line: u128, number: u64) -> Mark {
+        Mark { line, number }
+    }
+
+    #[test]
+    fn only_the_process_that_is_meant_sets_a_mark_and_the_next_one_has_it_from_a_copy() {
+        let marks = Marks::default();
+        assert!(!marks.set(Incarnation(1), mark(7, 1)), "it holds no task yet");
+        marks.begin(Incarnation(1));
+        assert!(!marks.set(Incarnation(2), mark(7, 1)) && marks.set(Incarnation(1), mark(7, 1)));
+        assert!(marks.has(mark(7, 1)) && !marks.has(mark(7, 2)) && !marks.has(mark(8, 1)));
+        let next = Marks::default();
+        next.inherit(marks.all());
+        assert!(next.has(mark(7, 1)));
+        marks.clear();
+        assert!(!marks.has(mark(7, 1)));
+    }
+
+    #[test]
+    fn each_sets_one_and_so_many_stay() {
+        let marks = Marks::default();
+        marks.begin(Incarnation(1));
+        let set = |line, number| marks.set(Incarnation(1), mark(line, number));
+        assert!(set(0, 1) && set(1, 1) && set(0, 2));
+        assert!(!marks.has(mark(0, 1)) && marks.has(mark(0, 2)));
+        assert!((2..=MAX_MARKS as u128).all(|line| set(line, 1)));
+        assert!(marks.has(mark(0, 2)) && !marks.has(mark(1, 1)), "the one that was set first is forgotten");
+        assert_eq!(marks.all().len(), MAX_MARKS);
+    }
+}
