@@ -250,7 +250,7 @@ impl Descent {
         }
     }
 
-    /// What a run restores that does nothing else.
+    /// The restore of a run that does nothing else.
     fn restored(&self, request: &RunStepRequest, prefix: &str) -> Option<&Restore> {
         let ([target], []) = (&request.target[..], &request.fetch[..]) else { return None };
         self.savers.restores.get(target).filter(|restore| restore.prefix == prefix)
