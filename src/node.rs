@@ -4,6 +4,7 @@
 
 mod copies;
 mod detached;
+mod devices;
 mod program;
 mod reach;
 mod router;
@@ -19,11 +20,12 @@ use std::time::Duration;
 pub(crate) use self::copies::Holder;
 use self::copies::{Back, Copying};
 use self::detached::DetachedRuns;
+use self::devices::Examination;
 use self::program::PythonProgram;
 use self::router::MeshRouter;
 use self::telling::Telling;
 use meshtf_checkpoint::DataDir;
-use meshtf_engine::adapters::{BackendChoice, cpu, gpus};
+use meshtf_engine::adapters::{BackendChoice, cpu};
 use meshtf_exec::Resources;
 use meshtf_graph::plan::meant;
 use meshtf_tensor::device::{DeviceKind, DeviceSpec, Task};
@@ -172,6 +174,7 @@ pub struct Node {
     router: Arc<dyn Router>,
     /// `None` for a client, which has no devices.
     _telling: Option<Telling>,
+    _examination: Option<Examination>,
     /// If its variables are copied.
     copying: Option<Copying>,
 }
@@ -307,16 +310,23 @@ impl Node {
             let requests = Arc::clone(&host.client);
             host.set_detached(DetachedRuns::new(mesh.clone(), master, requests, (handle, folder)));
         }
-        if let Some(task) = config.task.clone() {
-            examine_devices(task, config.backend, devices, &host, &mesh);
-        }
+        let examine = |task| Examination::start(task, config.backend, devices, &host, &mesh);
+        let examination = config.task.clone().map(examine);
         let telling = config.task.is_some().then(|| Telling::start(mesh.clone(), budget, &host));
         let copying = config
             .task
             .clone()
             .zip(keeps)
             .map(|(task, (every, back))| Copying::start(mesh.clone(), &host, task, every, back));
-        Ok(Node { task: config.task, mesh, host, router: shared, _telling: telling, copying })
+        Ok(Node {
+            task: config.task,
+            mesh,
+            host,
+            router: shared,
+            _telling: telling,
+            _examination: examination,
+            copying,
+        })
     }
 
     /// Has graphs call the functions of the Python program that listens at that path.
@@ -569,28 +579,4 @@ fn required_gpus(task: &Task, host: &Host) -> Result<Vec<DeviceInfo>> {
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let ended = |error| Failure::new(Code::Internal, format!("a search for devices ended: {error}"));
     tokio::task::spawn_blocking(work).await.map_err(ended)?
-}
-
-/// Looks for GPUs and measures the rates of all devices. The search takes half a second the first time: a node serves before
-/// it is done.
-fn examine_devices(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
-    let (host, mesh) = (Arc::downgrade(host), mesh.clone());
-    tokio::task::spawn_blocking(move || {
-        // Those of a node that requires one are open.
-        let found = if backend == BackendChoice::Wgpu { Vec::new() } else { gpus(backend) };
-        let Some(host) = host.upgrade() else { return };
-        for gpu in found {
-            match host.serve(&task, gpu) {
-                Ok(info) => devices.push(info),
-                Err(failure) => tracing::warn!("a GPU is not used: {failure}"),
-            }
-        }
-        if devices.iter().any(|device| device.name.kind == DeviceKind::Gpu) {
-            mesh.set_devices(devices);
-        }
-        let rates = host.measure_rates();
-        // That was the last work until somebody has some.
-        crate::allocator::rest();
-        mesh.change_devices(|device| device.capacity.rates = rates.get(&device.name).copied());
-    });
 }

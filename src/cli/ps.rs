@@ -180,6 +180,7 @@ fn as_json(member: &Member, told: &Told, cluster: &Cluster) -> serde_json::Value
                 "free_bytes": device.capacity.memory.map(|memory| memory.free),
                 "multiply_adds_per_second": device.capacity.rates.map(|rates| rates.multiply_adds),
                 "bytes_per_second": device.capacity.rates.map(|rates| rates.bytes),
+                "streamed_bytes_per_second": device.capacity.rates.and_then(|rates| rates.streamed),
             })
         })
         .collect();

@@ -193,7 +193,7 @@ async fn everybody_meets_everybody_through_one() {
         capacity: Capacity {
             memory: Some(DeviceMemory { total: 8 << 30, free: 5 << 30 }),
             cores: Some(4),
-            rates: Some(Rates { multiply_adds: 40_000_000_000, bytes: 9_000_000_000 }),
+            rates: Some(Rates { multiply_adds: 40_000_000_000, bytes: 9_000_000_000, streamed: None }),
         },
     };
     b.mesh.set_devices(vec![device.clone()]);

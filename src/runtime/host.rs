@@ -148,10 +148,12 @@ impl Host {
         Ok(info)
     }
 
-    /// The rates of its devices, measured now, on the caller's thread. A device that fails has none.
-    pub fn measure_rates(&self) -> BTreeMap<DeviceName, Rates> {
+    /// The rates of its devices, measured now, on the caller's thread; those of memory, too, if it `streams`. A device that fails
+    /// has none.
+    pub fn measure_rates(&self, streams: bool) -> BTreeMap<DeviceName, Rates> {
         let Some(worker) = &self.worker else { return BTreeMap::new() };
-        let measured = |(name, device): (DeviceName, Arc<Device>)| Some((name, device.measure_rates().ok().flatten()?));
+        let measured =
+            |(name, device): (DeviceName, Arc<Device>)| Some((name, device.measure_rates(streams).ok().flatten()?));
         self.budget().run(|| worker.named_devices().into_iter().filter_map(measured).collect())
     }
 

@@ -1,4 +1,4 @@
-//! The rates at which a device computes, measured with two of its kernels.
+//! The rates at which a device computes and reads, measured with two of its kernels.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +6,7 @@ use meshtf_graph::{Attr, Attrs, OutputType};
 use meshtf_kernels::{Inputs, KernelNode};
 use meshtf_tensor::device::Rates;
 use meshtf_tensor::failure::{Code, Failure, Result};
+use meshtf_tensor::memory::Budget;
 use meshtf_tensor::{DType, Tensor};
 use smallvec::smallvec;
 
@@ -13,33 +14,78 @@ use crate::{Engine, EngineOutcome, Value};
 
 /// A measurement ends after the first round that ends later than this.
 const TIME: Duration = Duration::from_millis(10);
-/// Least and most rounds, of which the fastest counts: on a busy machine, most are disturbed.
+/// Least and most rounds: on a busy machine, most are disturbed.
 const ROUNDS: (usize, usize) = (3, 5);
-/// Calls in a row, each on the result of the one before.
-const CALLS: u32 = 4;
-/// Measures a device for some tens of milliseconds; `None` if the times are not plausible. While the machine has other work,
-/// the rates are lower.
+
+/// The calls of a measurement.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// Calls in a row, each on the result of the one before.
+    calls: u32,
+    /// A first call that takes longer ends the measurement without a result.
+    first_within: Duration,
+    /// Which round counts: the fastest or, where steps are disturbed as often as these, the usual one.
+    is_usual: bool,
+}
+
+/// Of kernels whose first call makes what they keep: threads, buffers, compiled code of a GPU.
+const COMPUTING: Trial = Trial { calls: 4, first_within: Duration::MAX, is_usual: false };
+/// Of one that reads memory, on a machine that has no other work.
+const STREAMING: Trial = Trial { calls: 1, first_within: Duration::from_millis(100), is_usual: true };
+/// A matrix of this many rows and columns, 128 MiB, is more than the caches of most processors hold.
+const STREAMED_SIZE: usize = 5792;
+/// The matrix is made if this many times its bytes are free.
+const STREAMED_ROOM: usize = 4;
+
+/// Measures a device for some tens of milliseconds, and its memory, too, if it `streams`; `None` if the times are not plausible.
+/// While the machine has other work, the rates are lower.
 ///
 /// # Errors
 /// As the engine's kernels.
-pub fn measure(engine: &dyn Engine) -> Result<Option<Rates>> {
-    // On a processor, so little that the memory of an idle node does not grow; on a GPU, more than its launches take.
-    let (size, len) = if engine.computes_here() { (256, 256 << 10) } else { (2048, 32 << 20) };
-    let matrix = Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size]);
-    let product = fastest(engine, "MatMul", &matrix)?;
-    let sum = fastest(engine, "Add", &Tensor::vector(vec![0f32; len]))?;
+pub fn measure(engine: &dyn Engine, streams: bool) -> Result<Option<Rates>> {
+    // On a processor that starts, so little that it takes no time; on a GPU, more than its launches take.
+    let (size, len) = match (engine.computes_here(), streams) {
+        (true, false) => (256, 256 << 10),
+        // Other threads need some time to begin.
+        (true, true) => (512, 256 << 10),
+        (false, _) => (2048, 32 << 20),
+    };
+    let (matrix, vector) = (square(size), Tensor::vector(vec![0f32; len]));
+    let product = fastest(engine, "MatMul", (&matrix, &matrix), COMPUTING)?;
+    let sum = fastest(engine, "Add", (&vector, &vector), COMPUTING)?;
     let (Some(product), Some(sum)) = (product, sum) else { return Ok(None) };
     // Two tensors are read, and one is written.
     let bytes = per_second(3 * len * size_of::<f32>(), sum);
-    Ok(Some(Rates { multiply_adds: per_second(size * size * size, product), bytes }))
+    let streamed = if streams && engine.computes_here() { streamed(engine)? } else { None };
+    Ok(Some(Rates { multiply_adds: per_second(size * size * size, product), bytes, streamed }))
+}
+
+/// The bytes of weights that a product reads from memory, a second; `None` if memory is short, or the time is not plausible.
+///
+/// # Errors
+/// As [`measure`].
+fn streamed(engine: &dyn Engine) -> Result<Option<u64>> {
+    let bytes = STREAMED_SIZE * STREAMED_SIZE * size_of::<f32>();
+    if Budget::current().free().is_some_and(|free| free < STREAMED_ROOM * bytes) {
+        return Ok(None);
+    }
+    let row = Tensor::from_vec([1, STREAMED_SIZE], vec![1f32; STREAMED_SIZE]);
+    let time = fastest(engine, "MatMul", (&row, &square(STREAMED_SIZE)), STREAMING)?;
+    Ok(time.map(|time| per_second(bytes, time)))
+}
+
+/// A matrix whose products with itself and with a row stay as large as these are.
+fn square(size: usize) -> Tensor {
+    Tensor::from_vec([size, size], vec![1.0 / size as f32; size * size])
 }
 
 fn per_second(amount: usize, time: Duration) -> u64 {
     (amount as f64 / time.as_secs_f64().max(1e-9)) as u64
 }
 
-/// The least time that a call of this op took on two tensors like this one; `None` if it could not be told from noise.
-fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Duration>> {
+/// The least time that a call of this op took on these tensors; `None` if it could not be told from noise, or the first took
+/// too long.
+fn fastest(engine: &dyn Engine, op: &str, (left, right): (&Tensor, &Tensor), trial: Trial) -> Result<Option<Duration>> {
     let mut attrs = Attrs::from([("T", Attr::Type(DType::F32))]);
     if op == "MatMul" {
         attrs.set("transpose_a", Attr::Bool(false));
@@ -62,9 +108,9 @@ fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Dur
         let inputs = values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?;
         host(inputs)?.pop().map(Value::Host).ok_or_else(no_output)
     };
-    let right = engine.upload(operand.clone())?;
+    let right = engine.upload(right.clone())?;
     let mut timed = |calls: u32| -> Result<Duration> {
-        let mut left = engine.upload(operand.clone())?;
+        let mut left = engine.upload(left.clone())?;
         let start = Instant::now();
         for _ in 0..calls {
             left = call(left, right.clone())?;
@@ -73,20 +119,25 @@ fn fastest(engine: &dyn Engine, op: &str, operand: &Tensor) -> Result<Option<Dur
         left.into_host()?;
         Ok(start.elapsed())
     };
-    // It makes all that kernels keep: threads, buffers, compiled code of a GPU.
-    timed(1)?;
+    if timed(1)? > trial.first_within {
+        return Ok(None);
+    }
     let begun = Instant::now();
-    // The least of each apart: of a difference, an interrupted first time would make too high a rate.
-    let (mut least_one, mut least_more) = (Duration::MAX, Duration::MAX);
+    let (mut one, mut more) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS.1 {
-        least_one = least_one.min(timed(1)?);
-        least_more = least_more.min(timed(1 + CALLS)?);
+        one.push(timed(1)?);
+        more.push(timed(1 + trial.calls)?);
         if round >= ROUNDS.0 && begun.elapsed() > TIME {
             break;
         }
     }
+    // Of each apart: of a difference, an interrupted first time would make too high a rate.
+    let counts = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times[if trial.is_usual { times.len() / 2 } else { 0 }]
+    };
     // The difference has no part of the transfer of the result to the host.
-    Ok(least_more.checked_sub(least_one).map(|time| time / CALLS))
+    Ok(counts(more).checked_sub(counts(one)).map(|time| time / trial.calls))
 }
 
 fn no_output() -> Failure {
@@ -100,10 +151,16 @@ mod tests {
 
     #[test]
     fn a_device_has_rates_that_it_could_have() {
-        let Some(rates) = measure(&HostEngine).unwrap() else { panic!("five rounds without a plausible one") };
+        let Some(rates) = measure(&HostEngine, false).unwrap() else { panic!("five rounds without a plausible one") };
         // The slowest processor in use does more than a thousand a second, and none a thousand million millions.
-        for rate in [rates.multiply_adds, rates.bytes] {
+        let streamed = streamed(&HostEngine).unwrap();
+        for rate in [rates.multiply_adds, rates.bytes].into_iter().chain(streamed) {
             assert!((1_000..1_000_000_000_000_000).contains(&rate), "{rates:?}");
         }
+    }
+
+    #[test]
+    fn no_matrix_is_made_where_memory_is_short() {
+        assert_eq!(Budget::of(500 << 20).run(|| streamed(&HostEngine)), Ok(None));
     }
 }

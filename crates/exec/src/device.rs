@@ -110,8 +110,8 @@ impl Device {
     ///
     /// # Errors
     /// As the engine's kernels.
-    pub fn measure_rates(&self) -> Result<Option<Rates>, Failure> {
-        meshtf_engine::rates::measure(&*self.place.engine)
+    pub fn measure_rates(&self, streams: bool) -> Result<Option<Rates>, Failure> {
+        meshtf_engine::rates::measure(&*self.place.engine, streams)
     }
 
     /// Its name.

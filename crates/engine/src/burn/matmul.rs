@@ -37,6 +37,15 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         {
             return dense::done(&shape, product);
         }
+        if B::IN_PLACE
+            && !transpose_left
+            && let [x, y] = inputs.as_slice()
+            && y.len() >= LEAST_OF_ROW
+            && let Some(matrix) = matrix(y, transpose_right)
+            && let Some(product) = product_of_row(x, matrix)?
+        {
+            return dense::done(&shape, product);
+        }
         if !B::REMOTE
             && let [x @ Value::Host(_), y @ Value::Host(_)] = inputs.as_slice()
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
@@ -59,6 +68,9 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// Fewest elements of weights that are kept in panels; for fewer, the step from input to output takes longer than the product.
 const LEAST_WEIGHTS: usize = 1 << 12;
 
+/// Fewest elements of another matrix that threads share for one row: 4 MiB.
+const LEAST_OF_ROW: usize = 1 << 20;
+
 /// The product with weights that are a constant matrix: in panels that are kept, if there is memory for them. One row
 /// reads the matrix from its place, once, as fast as its panels, so that weights which never meet more are not in memory twice.
 ///
@@ -80,20 +92,31 @@ fn product_with(
         return Ok(Some(product));
     }
     let Some(matrix) = matrix(y, is_transposed) else { return Ok(None) };
-    let [inner, columns] = matrix.dims;
-    let rows = x.len() / inner;
-    if weights.is_constant() && rows == 1 {
-        budget::admit(columns.saturating_mul(ONE_ROW_CHUNKS * size_of::<f32>()))?;
-        let x = dense::in_order(x.clone())?;
-        if let Some(product) = dense::floats(&x).and_then(|x| one_row(x, matrix)) {
-            return Ok(Some(product));
-        }
+    if weights.is_constant()
+        && let Some(product) = product_of_row(x, matrix)?
+    {
+        return Ok(Some(product));
     }
-    let [down, along] = matrix.steps;
+    let ([inner, columns], [down, along]) = (matrix.dims, matrix.steps);
     let source = Source::of(matrix.elements, [inner, columns, down, along]);
     let make = || Some(Panels::packed(matrix));
     let Some(panels) = weights.form(y, Some(source), panel_bytes(matrix.dims), make) else { return Ok(None) };
     by_panels(x, panels)
+}
+
+/// The product of one row and a matrix, which is read in its place, by all threads; `None` for several rows, or if the matrix has
+/// gaps.
+///
+/// # Errors
+/// ResourceExhausted if there is not enough memory for it.
+fn product_of_row(x: &Value, matrix: MatrixView) -> Result<Option<Vec<f32>>> {
+    let [inner, columns] = matrix.dims;
+    if x.len() != inner {
+        return Ok(None);
+    }
+    budget::admit(columns.saturating_mul(ONE_ROW_CHUNKS * size_of::<f32>()))?;
+    let x = dense::in_order(x.clone())?;
+    Ok(dense::floats(&x).and_then(|x| one_row(x, matrix)))
 }
 
 /// As [`product_with`], of several rows and a constant whose elements are in its panels alone from then on.
@@ -470,6 +493,22 @@ mod tests {
             let x: Value = numbers(&[1, inner], 3).into();
             assert!(product_with(&mut variable, &x, &y, is_transposed).unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn one_row_reads_a_large_matrix_in_its_place() {
+        let (inner, columns) = (1024, LEAST_OF_ROW / 1024 + 3);
+        let y = numbers(&[inner, columns], 5);
+        let (x, value) = (numbers(&[1, inner], 3), Value::from(y.clone()));
+        let product = product_of_row(&x.clone().into(), matrix(&value, false).unwrap()).unwrap().unwrap();
+        let (xs, ys) = (x.slice::<f32>().unwrap(), y.slice::<f32>().unwrap());
+        for (column, &got) in product.iter().enumerate() {
+            let terms = xs.iter().enumerate().map(|(row, x)| f64::from(*x) * f64::from(ys[row * columns + column]));
+            let want: f64 = terms.sum();
+            assert!((f64::from(got) - want).abs() < 1e-3, "{got} for {want} at {column}");
+        }
+        let rows = numbers(&[2, inner], 3).into();
+        assert_eq!(product_of_row(&rows, matrix(&value, false).unwrap()), Ok(None), "two rows");
     }
 
     #[test]

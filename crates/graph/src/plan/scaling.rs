@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(feeds, ["fill", "g:0", "one", "rows", "v"]);
         // On one device, whatever the nodes request: 120 bytes read and written take no time beside the calls.
         let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
-        let rates = Some(Rates { multiply_adds: 1_000_000_000, bytes: 1_000_000_000 });
+        let rates = Some(Rates { multiply_adds: 1_000_000_000, bytes: 1_000_000_000, streamed: None });
         let capacity = Capacity { rates, ..Capacity::default() };
         let device = DeviceFacts { capacity, ..DeviceFacts::unknown(name) };
         let signature = Signature { feeds: vec!["g".into()], targets: vec!["a".into()], ..Signature::default() };

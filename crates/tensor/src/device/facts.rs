@@ -37,14 +37,29 @@ pub struct Capacity {
     pub rates: Option<Rates>,
 }
 
-/// The rates of a device on tensors of float32, a second: the best of a few short measurements after its node started. They
-/// are lower if the machine was busy then.
+/// The rates of a device on tensors of float32, a second: the best of a few short measurements while its node started, and a
+/// second later. They are lower if the machine was busy then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rates {
     /// Multiply-adds of a product of two square matrices; an operation each, or two, as one counts.
     pub multiply_adds: u64,
     /// Bytes that an addition of two tensors, of 1 MiB each on a CPU and 128 MiB on a GPU, reads and writes.
     pub bytes: u64,
+    /// Bytes of a matrix that no cache holds, 128 MiB, that the product of a row with it reads; `None` on a GPU, whose additions
+    /// read memory, and if there was no memory to measure it.
+    pub streamed: Option<u64>,
+}
+
+impl Rates {
+    /// The best of two measurements.
+    #[must_use]
+    pub fn best(self, other: Rates) -> Rates {
+        Rates {
+            multiply_adds: self.multiply_adds.max(other.multiply_adds),
+            bytes: self.bytes.max(other.bytes),
+            streamed: self.streamed.max(other.streamed),
+        }
+    }
 }
 
 /// The memory of a device for values, in bytes. All CPU devices of a process share theirs.
@@ -72,6 +87,7 @@ impl Capacity {
         let cores = self.cores.filter(|cores| (1..=MAX_CORES).contains(cores));
         let is_rate = |rate: &u64| (1..=MAX_RATE).contains(rate);
         let rates = self.rates.filter(|rates| is_rate(&rates.multiply_adds) && is_rate(&rates.bytes));
+        let rates = rates.map(|rates| Rates { streamed: rates.streamed.filter(is_rate), ..rates });
         Capacity { memory: self.memory.filter(is_plausible), cores, rates }
     }
 }
@@ -98,12 +114,16 @@ mod tests {
         assert_eq!(Capacity::default().checked(), Capacity::default());
 
         let check = |multiply_adds, bytes, has_rates: bool| {
-            let rates = Some(Rates { multiply_adds, bytes });
+            let rates = Some(Rates { multiply_adds, bytes, streamed: Some(bytes) });
             let checked = Capacity { rates, ..Capacity::default() }.checked();
             assert_eq!(checked.rates, rates.filter(|_| has_rates), "{multiply_adds} {bytes}");
         };
         check(1, MAX_RATE, true);
         check(0, 5, false);
         check(5, MAX_RATE + 1, false);
+        let of = |streamed| Rates { multiply_adds: 1, bytes: 1, streamed };
+        let checked = |streamed| Capacity { rates: Some(of(streamed)), ..Capacity::default() }.checked().rates;
+        assert_eq!(checked(Some(7)), Some(of(Some(7))));
+        assert_eq!(checked(Some(0)), Some(of(None)), "the others count without it");
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 /// Devices of tasks, with these multiply-adds a second, and as many bytes.
 fn devices(rates: &[u64]) -> Vec<DeviceFacts> {
     let device = |(index, &rate): (usize, &u64)| {
-        let rates = Some(Rates { multiply_adds: rate, bytes: rate });
+        let rates = Some(Rates { multiply_adds: rate, bytes: rate, streamed: None });
         let name = Task::new("t", index as u32).device(DeviceKind::Cpu, 0);
         DeviceFacts { capacity: Capacity { rates, ..Capacity::default() }, ..DeviceFacts::unknown(name) }
     };

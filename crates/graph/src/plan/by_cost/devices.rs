@@ -10,12 +10,13 @@ use super::{ByCost, LinkRate};
 const CALL_NS: [u64; 2] = [200, 20_000];
 /// The rates of a device that are not known.
 const UNKNOWN: [Rates; 2] = [
-    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000 },
-    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000 },
+    Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000, streamed: None },
+    Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000, streamed: None },
 ];
 /// The bytes that the caches of a processor hold: what is larger is read at the rate of its memory.
 pub(super) const CACHED_BYTES: u64 = 32 << 20;
-/// The memory of a processor is slower than its caches by this factor, and brings at most so many bytes a second to a core.
+/// Where it is not measured: the memory of a processor is slower than its caches by this factor, and brings at most so many bytes
+/// a second to a core.
 const STREAMED_PART: u64 = 4;
 const STREAMED_BY_CORE: u64 = 8_000_000_000;
 
@@ -104,10 +105,11 @@ pub(super) fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Pr
                 sizes.push(device.capacity.memory);
                 sizes.len() - 1
             });
-        let Rates { multiply_adds, bytes: cached } = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
-        // The rate of a GPU is measured with tensors that no cache holds.
+        let Rates { multiply_adds, bytes: cached, streamed } = device.capacity.rates.unwrap_or(UNKNOWN[kind]);
+        // The additions of a GPU are measured with tensors that no cache holds.
         let by_cores = device.capacity.cores.map_or(u64::MAX, |cores| u64::from(cores) * STREAMED_BY_CORE);
-        let streamed = if is_cpu { (cached / STREAMED_PART).min(by_cores) } else { cached };
+        let assumed = if is_cpu { (cached / STREAMED_PART).min(by_cores) } else { cached };
+        let streamed = streamed.unwrap_or(assumed);
         all.push(Processor { multiply_adds, cached, streamed, call_ns: CALL_NS[kind], clock, memory });
     }
     (all, sizes)

@@ -145,7 +145,7 @@ mod tests {
         "c": {"op": "Neg", "inputs": ["a"]}}}"#;
 
     fn device() -> DeviceFacts {
-        let rates = Some(Rates { multiply_adds: 1_000_000_000_000, bytes: 8_000_000_000 });
+        let rates = Some(Rates { multiply_adds: 1_000_000_000_000, bytes: 8_000_000_000, streamed: None });
         let capacity = Capacity { rates, ..Capacity::default() };
         let name = Task::new("t", 0).device(DeviceKind::Cpu, 0);
         DeviceFacts { capacity, backend: "flex".into(), ..DeviceFacts::unknown(name) }

@@ -21,7 +21,7 @@ const BRANCHES: &str = r#"{ "version": 1, "nodes": {
 fn mesh(tasks: u32) -> Cluster {
     Cluster::new((0..tasks).map(|index| {
         let task = Task::new("t", index);
-        let rates = Some(Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000 });
+        let rates = Some(Rates { multiply_adds: 50_000_000_000, bytes: 20_000_000_000, streamed: None });
         let capacity = Capacity { rates, ..Capacity::default() };
         let device = DeviceInfo { capacity, ..DeviceInfo::named(task.device(DeviceKind::Cpu, 0)) };
         Member { devices: vec![device], ..Member::bare(task, worker(index), Incarnation(index.into())) }

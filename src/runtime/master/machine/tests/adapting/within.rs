@@ -362,7 +362,8 @@ fn facts_that_vary_change_a_run_ever_more_rarely() {
     // The second task is fast and slow in turns; no step ends meanwhile but those that a cut waits for.
     let with = |rate: u64| {
         let mut members: Vec<Member> = mesh(2).members().cloned().collect();
-        members[1].devices[0].capacity.rates = Some(Rates { multiply_adds: rate, bytes: 20_000_000_000 });
+        members[1].devices[0].capacity.rates =
+            Some(Rates { multiply_adds: rate, bytes: 20_000_000_000, streamed: None });
         Cluster::new(members)
     };
     let mut turns = 0;
