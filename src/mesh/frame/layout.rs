@@ -137,8 +137,8 @@ fn every_kind_of_frame_has_its_bytes() {
         0, 1, 4,                            // no memory; cores
     ];
     check(tests::whole(&say(vec![device(0, memory), device(1, None)])), prefix(0, header.len() as u8, 0), &header, &[]);
-    // Rates follow the capacities, if any is known: none of the first device, of the second, multiply-adds and bytes, in caches and in
-    // memory.
+    // Rates follow the capacities, if any is known: none of the first device; multiply-adds, and bytes in caches and in memory,
+    // of the second.
     let rates = Some(Rates { multiply_adds: 300, bytes: 7, streamed: Some(9) });
     let measured = DeviceInfo { capacity: Capacity { rates, ..device(1, None).capacity }, ..device(1, None) };
     let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7, 1, 9]].concat();
