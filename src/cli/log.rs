@@ -51,7 +51,7 @@ fn levels(verbose: u8, is_node: bool) -> &'static str {
             "info,meshtf::events=debug,meshtf::steps=debug,meshtf::transfers=debug,libp2p=warn,libp2p_mdns=error,\
              netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn"
         }
-        (2, _) => "debug,libp2p=info,netlink=info,wgpu=info,naga=warn",
+        (2, _) => "info,meshtf=debug,naga=warn",
         _ => "trace",
     }
 }
@@ -262,6 +262,7 @@ mod tests {
         // The failures of mDNS concern a node only.
         assert!(lets(0, true, "libp2p_mdns::behaviour", Level::ERROR) && !lets(0, false, "libp2p_mdns", Level::ERROR));
         assert!(!lets(0, true, "libp2p_mdns::behaviour", Level::WARN));
-        assert!(lets(2, true, "meshtf::mesh::driver", Level::DEBUG) && lets(3, true, "wgpu", Level::TRACE));
+        assert!(lets(2, true, "meshtf::mesh::driver", Level::DEBUG) && lets(2, true, "meshtf_exec", Level::DEBUG));
+        assert!(!lets(2, true, "h2::codec", Level::DEBUG) && lets(3, true, "wgpu", Level::TRACE));
     }
 }
