@@ -117,7 +117,7 @@ pub struct Constants {
     pub references: Vec<Reference>,
     /// The contents of the message's tensors, in their order. The receiver has all other contents that are referred to.
     pub beside: Vec<Content>,
-    /// The attributes that are substitutes, [`Filled`] with the constant's first element: the receiver keeps their constants by
+    /// The attributes that are substitutes, [`Filled`] with a zero of the constant's dtype: the receiver keeps their constants by
     /// content, or takes them from a participant that has them.
     pub kept: Vec<Reference>,
     /// The participant that has those constants; `None`: the sender.
@@ -160,7 +160,8 @@ pub fn is_kept(constant: &Tensor) -> bool {
 /// # Errors
 /// ResourceExhausted if it exceeds the limit of a tensor.
 pub fn substitute(value: &Tensor) -> Result<Attr> {
-    Filled::substitute(constant::at_hand(value).element(0), value.shape().clone()).map(Attr::Filled)
+    let zero = Tensor::zeros(value.dtype(), [])?;
+    Filled::substitute(zero, value.shape().clone()).map(Attr::Filled)
 }
 
 /// Whether an attribute is such a substitute.

@@ -81,8 +81,7 @@ impl Filled {
         Ok(Filled { element, shape, stands_in: false })
     }
 
-    /// The substitute for a tensor whose elements are elsewhere: it has their dtype and shape, and their first one. It is never
-    /// used as a value.
+    /// The substitute for a tensor whose elements are elsewhere: it has their dtype and shape. It is never used as a value.
     ///
     /// # Errors
     /// As [`Filled::new`].
