@@ -189,8 +189,7 @@ impl Copier {
         let known = self.sent.as_ref().map(|sent| sent.variables.clone()).unwrap_or_default();
         let taken = Instant::now();
         let resources = Arc::clone(host.resources());
-        // Before the variables, which then have them.
-        let marks = host.marks().map(Marks::all).unwrap_or_default();
+        let mut marks = host.marks().map(Marks::all).unwrap_or_default();
         drop(host);
         let saved = tokio::task::spawn_blocking(move || {
             let saved = resources.budget().run(|| resources.save_shared(&known));
@@ -198,6 +197,10 @@ impl Copier {
         });
         let ended = |error| Failure::new(Code::Internal, format!("the copy of the variables ended: {error}"));
         let (is_news, saved) = saved.await.map_err(ended)??;
+        // Variables that were read between have those that were there before and after.
+        let Some(host) = self.host.upgrade() else { return Ok(()) };
+        marks.retain(|&mark| host.marks().is_some_and(|marks| marks.has(mark)));
+        drop(host);
         let result = match (&mut self.sent, is_news) {
             (None, false) => return Ok(()),
             (Some(Sent { heard: Some(heard), .. }), false) if heard.elapsed() < SAYS_SAME => return Ok(()),

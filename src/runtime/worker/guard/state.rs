@@ -168,6 +168,8 @@ impl State {
             let keeps = |key: &ResourceKey| own.states.contains_key(key) || own.unsaved.contains(key);
             self.resources.drop_guarded(session, own.taken, keeps)
         })?;
+        // Variables may become older than a mark on them.
+        self.marks.clear();
         own.states.iter().try_for_each(|(key, saved)| under_lock(&|| self.put_one((session, own.taken), key, saved)))
     }
 
