@@ -148,6 +148,7 @@ struct Sent {
     buddy: Peer,
     stamp: Stamp,
     variables: BTreeMap<ResourceKey, Edition>,
+    marks: Vec<Mark>,
     /// When the buddy heard of it last; `None` if an earlier process made it.
     heard: Option<Instant>,
 }
@@ -193,14 +194,15 @@ impl Copier {
         drop(host);
         let saved = tokio::task::spawn_blocking(move || {
             let saved = resources.budget().run(|| resources.save_shared(&known));
-            saved.map(|saved| (is_news(&known, &saved), saved))
+            saved.map(|saved| (have_changed(&known, &saved), saved))
         });
         let ended = |error| Failure::new(Code::Internal, format!("the copy of the variables ended: {error}"));
-        let (is_news, saved) = saved.await.map_err(ended)??;
+        let (has_changed, saved) = saved.await.map_err(ended)??;
         // Variables that were read between have those that were there before and after.
         let Some(host) = self.host.upgrade() else { return Ok(()) };
         marks.retain(|&mark| host.marks().is_some_and(|marks| marks.has(mark)));
         drop(host);
+        let is_news = has_changed || self.sent.as_ref().is_some_and(|sent| sent.marks != marks);
         let result = match (&mut self.sent, is_news) {
             (None, false) => return Ok(()),
             (Some(Sent { heard: Some(heard), .. }), false) if heard.elapsed() < SAYS_SAME => return Ok(()),
@@ -208,7 +210,7 @@ impl Copier {
                 let same = AskCopies::Same { task: self.task.clone(), stamp: *stamp };
                 ask(&self.requests, &buddy, same, Vec::new(), ANSWERS_WITHIN).await.map(|(told, _)| told)
             }
-            _ => self.send(&buddy, &saved, marks, taken).await,
+            _ => self.send(&buddy, &saved, marks.clone(), taken).await,
         };
         let is_first = self.sent.as_ref().is_none_or(|sent| sent.heard.is_none());
         match result {
@@ -242,7 +244,7 @@ impl Copier {
         let variables: BTreeMap<_, _> = saved.into_iter().map(|(key, (edition, _))| (key, edition)).collect();
         let changes = variables.values().fold(0, |sum: u64, edition| sum.wrapping_add(edition.number));
         tracing::debug!("copy {} of {} is at {of}, with {changes} changes", stamp.number, self.task.short());
-        self.sent = Some(Sent { buddy: buddy.clone(), stamp, variables, heard: Some(taken) });
+        self.sent = Some(Sent { buddy: buddy.clone(), stamp, variables, marks, heard: Some(taken) });
         Ok(())
     }
 
@@ -324,8 +326,8 @@ impl Copier {
     }
 }
 
-/// Whether something is not as it was.
-fn is_news(known: &BTreeMap<ResourceKey, Edition>, saved: &SharedVariables) -> bool {
+/// Whether a variable is not as it was.
+fn have_changed(known: &BTreeMap<ResourceKey, Edition>, saved: &SharedVariables) -> bool {
     saved.len() != known.len() || saved.values().any(|(_, state)| state.is_some())
 }
 

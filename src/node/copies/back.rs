@@ -112,7 +112,7 @@ impl Back {
     pub(super) fn sent(self) -> Option<Sent> {
         let Copy { from: (_, buddy), found, states, .. } = self.copy?;
         let variables = states.iter().map(|(key, saved)| (key.clone(), saved.version)).collect();
-        Some(Sent { buddy, stamp: found.stamp, variables, heard: None })
+        Some(Sent { buddy, stamp: found.stamp, variables, marks: found.marks, heard: None })
     }
 }
 

@@ -1,7 +1,7 @@
 """Restores after a loss: one that would only take living variables back is not made, and every other one is.
 
-The variables are on ps/0, and ps/1 is what is lost: so it is certain what they are. At the end it is another ps whose variables
-come back as they were before the checkpoint was saved.
+The variables are on ps/0, and ps/1 is what is lost: so it is certain what they are. Then it is another ps, whose variables
+come back as they were before the checkpoint was saved; and at the end one whose variable has not changed since.
 """
 
 import re
@@ -173,3 +173,41 @@ with sandbox.Cluster("meshtf", {"ps": 3, "worker": 1}, meshtf_binary(), flags=[*
     session = tf.Session("grpc://" + nodes.addresses["worker/0"])
     saver.restore(session, path)
     check(at(session) == saved, saved)
+    session.close()
+
+tf.reset_default_graph()
+with tf.device("/job:ps/task:0"):
+    step = tf.train.get_or_create_global_step()
+with tf.device("/job:ps/task:1"):
+    fixed = tf.get_variable("fixed", [], tf.float32, tf.ones_initializer())
+train = tf.group(tf.assign_add(step, 1))
+saver = tf.train.Saver(sharded=True)
+init = tf.global_variables_initializer()
+with sandbox.Cluster("meshtf", {"ps": 2, "worker": 1}, meshtf_binary(), flags=[*flags, "-vv"], folder=folder) as nodes:
+    nodes.start()
+
+    def copied(count):
+        copies = lambda: nodes.servers["ps/1"].output().count(" of ps/1 is at ")
+        check(any(copies() >= count or time.sleep(0.02) for _ in range(3000)), "no copy", count)
+
+    session = tf.Session("grpc://" + nodes.addresses["worker/0"])
+    session.run(init)
+    copied(1)
+    path = saver.save(session, nodes.data + "/model")
+    # It has what was saved, which nobody changes.
+    copied(2)
+    for _ in range(5):
+        session.run([train, fixed])
+    nodes.kill("ps/1")
+    try:
+        session.run(fixed)
+        check(False, "the loss of a task ends no session")
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        pass
+    nodes.restart("ps/1")
+    session.close()
+    session = tf.Session("grpc://" + nodes.addresses["worker/0"])
+    saver.restore(session, path)
+    now = session.run([step, fixed])
+    check(now == [5, 1], now)
+    session.close()
