@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Version of this protocol. Nodes of different versions refuse each other and state the reason.
-pub const VERSION: u16 = 15;
+pub const VERSION: u16 = 16;
 
 /// Most bytes one message with all its tensors may have: the largest tensor, and half a gigabyte around it.
 pub const MAX_MESSAGE_BYTES: usize = MAX_TENSOR_BYTES + (1 << 29);

@@ -48,8 +48,9 @@ pub struct Args {
     /// since_unix_ms, cannot_reach; through for a node that only those tasks reach; spare for one that waits for a lost task
     #[arg(long)]
     json: bool,
-    /// Also list devices with their memory and the rates that they measured (multiply-adds, bytes in the processor's caches), and
-    /// links with their round trips and the rates at which they carried large values
+    /// Also list devices with their memory and the rates that they measured (multiply-adds, bytes of additions in the processor's
+    /// caches, bytes of weights in the caches and in memory), and links with their round trips and the rates at which they
+    /// carried large values
     #[arg(long, conflicts_with = "json")]
     wide: bool,
     #[command(flatten)]
@@ -170,6 +171,7 @@ fn as_json(member: &Member, told: &Told, cluster: &Cluster) -> serde_json::Value
         .devices
         .iter()
         .map(|device| {
+            let streamed = device.capacity.rates.and_then(|rates| rates.streamed);
             json!({
                 "index": index(&device.name, cluster),
                 "name": device.name.to_string(),
@@ -180,7 +182,8 @@ fn as_json(member: &Member, told: &Told, cluster: &Cluster) -> serde_json::Value
                 "free_bytes": device.capacity.memory.map(|memory| memory.free),
                 "multiply_adds_per_second": device.capacity.rates.map(|rates| rates.multiply_adds),
                 "bytes_per_second": device.capacity.rates.map(|rates| rates.bytes),
-                "streamed_bytes_per_second": device.capacity.rates.and_then(|rates| rates.streamed),
+                "kept_bytes_per_second": streamed.map(|streamed| streamed.kept),
+                "streamed_bytes_per_second": streamed.map(|streamed| streamed.memory),
             })
         })
         .collect();

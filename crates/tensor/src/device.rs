@@ -9,7 +9,9 @@ mod facts;
 use std::fmt;
 use std::str::FromStr;
 
-pub use facts::{Capacity, DeviceFacts, DeviceMemory, MAX_CORES, MAX_MEMORY_BYTES, MAX_RATE, Rates};
+pub use facts::{
+    Capacity, DeviceFacts, DeviceMemory, MAX_CORES, MAX_MEMORY_BYTES, MAX_RATE, Rates, STREAMED_BYTES, Streamed,
+};
 use serde::{Deserialize, Serialize};
 
 /// A task of a job: `/job:worker/task:1`, short form `worker/1`. At most one live node serves it at a time.

@@ -41,10 +41,11 @@ fn devices(paint: Paint, members: &[&Member]) -> String {
             rate(&|rates| Some(rates.multiply_adds))
                 .map_or_else(unknown, |adds| format!("{:.1} G/s", adds as f64 / 1e9)),
             rate(&|rates| Some(rates.bytes)).map_or_else(unknown, per_second),
-            rate(&|rates| rates.streamed).map_or_else(unknown, per_second),
+            rate(&|rates| Some(rates.streamed?.kept)).map_or_else(unknown, per_second),
+            rate(&|rates| Some(rates.streamed?.memory)).map_or_else(unknown, per_second),
         ]
     });
-    let header = ["DEVICE", "BACKEND", "CORES", "MEMORY", "FREE", "MULTIPLY-ADDS", "CACHED", "STREAMED"];
+    let header = ["DEVICE", "BACKEND", "CORES", "MEMORY", "FREE", "MULTIPLY-ADDS", "CACHED", "KEPT", "STREAMED"];
     wide_table(paint, &header, rows)
 }
 
@@ -75,7 +76,7 @@ fn unknown() -> String {
 mod tests {
     use meshtf::protocol::status::LinkState;
     use meshtf::protocol::{DeviceInfo, Incarnation, Peer};
-    use meshtf_tensor::device::{Capacity, DeviceKind};
+    use meshtf_tensor::device::{Capacity, DeviceKind, Streamed};
 
     use super::*;
 
@@ -89,8 +90,11 @@ mod tests {
             capacity,
         };
         let memory = Some(DeviceMemory { total: 8_000_000_000, free: 1_500_000_000 });
-        let rates =
-            Some(Rates { multiply_adds: 59_040_000_000, bytes: 40_000_000_000, streamed: Some(12_000_000_000) });
+        let rates = Some(Rates {
+            multiply_adds: 59_040_000_000,
+            bytes: 40_000_000_000,
+            streamed: Some(Streamed { kept: 30_000_000_000, memory: 12_000_000_000 }),
+        });
         let known = Capacity { memory, cores: Some(2), rates };
         let member = Member {
             task: task.clone(),
@@ -123,8 +127,8 @@ mod tests {
         assert_eq!(
             rows[1..],
             [
-                "/job:worker/task:0/device:CPU:0 flex 2 8.00 GB 1.50 GB 59.0 G/s 40.0 GB/s 12.0 GB/s",
-                "/job:worker/task:0/device:CPU:1 flex ? ? ? ? ? ?",
+                "/job:worker/task:0/device:CPU:0 flex 2 8.00 GB 1.50 GB 59.0 G/s 40.0 GB/s 30.0 GB/s 12.0 GB/s",
+                "/job:worker/task:0/device:CPU:1 flex ? ? ? ? ? ? ?",
                 "",
                 "FROM TO ROUND TRIP CARRIES",
                 "worker/0 ps/0 0.25 ms 110 MB/s",

@@ -1,6 +1,6 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
-use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates};
+use meshtf_tensor::device::{Capacity, DeviceKind, DeviceMemory, Rates, Streamed};
 
 use super::*;
 use crate::protocol::constants::Reference;
@@ -139,9 +139,9 @@ fn every_kind_of_frame_has_its_bytes() {
     check(tests::whole(&say(vec![device(0, memory), device(1, None)])), prefix(0, header.len() as u8, 0), &header, &[]);
     // Rates follow the capacities, if any is known: none of the first device; multiply-adds, and bytes in caches and in memory,
     // of the second.
-    let rates = Some(Rates { multiply_adds: 300, bytes: 7, streamed: Some(9) });
+    let rates = Some(Rates { multiply_adds: 300, bytes: 7, streamed: Some(Streamed { kept: 9, memory: 8 }) });
     let measured = DeviceInfo { capacity: Capacity { rates, ..device(1, None).capacity }, ..device(1, None) };
-    let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7, 1, 9]].concat();
+    let with_rates = [&header[..], &[2, 0, 1, 0xac, 2, 7, 1, 9, 8]].concat();
     let said = tests::whole(&say(vec![device(0, memory), measured]));
     check(said, prefix(0, with_rates.len() as u8, 0), &with_rates, &[]);
     let unknown = |index| DeviceInfo { capacity: Capacity::default(), ..device(index, None) };
@@ -242,8 +242,8 @@ fn the_capacities_after_a_hello_may_be_missing_or_wrong() {
     check(&[], [None, None]);
     check(&[2, 0, 1, 4, 0, 1, 8], [Some(4), Some(8)]);
     // Rates behind them, for one device of two; and a field that a later release adds behind those.
-    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6], [Some(4), Some(8)]);
-    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 77], [Some(4), Some(8)]);
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 0], [Some(4), Some(8)]);
+    check(&[2, 0, 1, 4, 0, 1, 8, 2, 0, 1, 5, 6, 0, 77], [Some(4), Some(8)]);
     check(&[2, 0, 1, 4, 0, 1, 8, 77], [Some(4), Some(8)]);
     // One for each device, or they cannot be assigned; and numbers that no device has.
     check(&[1, 0, 1, 4], [None, None]);

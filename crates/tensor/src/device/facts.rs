@@ -13,6 +13,9 @@ pub const MAX_MEMORY_BYTES: u64 = 1 << 50;
 pub const MAX_CORES: u32 = 1 << 16;
 /// The highest rate that a device is believed to have, a second.
 pub const MAX_RATE: u64 = 1 << 53;
+/// The bytes of the smaller and the larger matrix with which reading is measured: caches keep all of the smaller one, or most,
+/// and little of the larger one.
+pub const STREAMED_BYTES: [u64; 2] = [16 << 20, 128 << 20];
 
 /// A device as the planner knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +48,18 @@ pub struct Rates {
     pub multiply_adds: u64,
     /// Bytes that an addition of two tensors, of 1 MiB each on a CPU and 128 MiB on a GPU, reads and writes.
     pub bytes: u64,
-    /// Bytes of a matrix that no cache holds, 128 MiB, that the product of a row with it reads; `None` on a GPU, whose additions
-    /// read memory, and if there was no memory to measure it.
-    pub streamed: Option<u64>,
+    /// Those of weights; `None` on a GPU, whose additions read memory, if there was no memory to measure them, and if the times
+    /// were not plausible.
+    pub streamed: Option<Streamed>,
+}
+
+/// The bytes of a matrix that products of a row with it read, a second: by two sizes of [`STREAMED_BYTES`], of each the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streamed {
+    /// Of the smaller one.
+    pub kept: u64,
+    /// Of the bytes by which the other one is larger, in the time that it takes longer: those come from memory.
+    pub memory: u64,
 }
 
 impl Rates {
@@ -57,7 +69,7 @@ impl Rates {
         Rates {
             multiply_adds: self.multiply_adds.max(other.multiply_adds),
             bytes: self.bytes.max(other.bytes),
-            streamed: self.streamed.max(other.streamed),
+            streamed: self.streamed.or(other.streamed),
         }
     }
 }
@@ -87,7 +99,8 @@ impl Capacity {
         let cores = self.cores.filter(|cores| (1..=MAX_CORES).contains(cores));
         let is_rate = |rate: &u64| (1..=MAX_RATE).contains(rate);
         let rates = self.rates.filter(|rates| is_rate(&rates.multiply_adds) && is_rate(&rates.bytes));
-        let rates = rates.map(|rates| Rates { streamed: rates.streamed.filter(is_rate), ..rates });
+        let are_rates = |streamed: &Streamed| is_rate(&streamed.kept) && is_rate(&streamed.memory);
+        let rates = rates.map(|rates| Rates { streamed: rates.streamed.filter(are_rates), ..rates });
         Capacity { memory: self.memory.filter(is_plausible), cores, rates }
     }
 }
@@ -114,7 +127,7 @@ mod tests {
         assert_eq!(Capacity::default().checked(), Capacity::default());
 
         let check = |multiply_adds, bytes, has_rates: bool| {
-            let rates = Some(Rates { multiply_adds, bytes, streamed: Some(bytes) });
+            let rates = Some(Rates { multiply_adds, bytes, streamed: Some(Streamed { kept: bytes, memory: bytes }) });
             let checked = Capacity { rates, ..Capacity::default() }.checked();
             assert_eq!(checked.rates, rates.filter(|_| has_rates), "{multiply_adds} {bytes}");
         };
@@ -123,7 +136,8 @@ mod tests {
         check(5, MAX_RATE + 1, false);
         let of = |streamed| Rates { multiply_adds: 1, bytes: 1, streamed };
         let checked = |streamed| Capacity { rates: Some(of(streamed)), ..Capacity::default() }.checked().rates;
-        assert_eq!(checked(Some(7)), Some(of(Some(7))));
-        assert_eq!(checked(Some(0)), Some(of(None)), "the others count without it");
+        let [good, bad] = [7, 0].map(|memory| Some(Streamed { kept: 7, memory }));
+        assert_eq!(checked(good), Some(of(good)));
+        assert_eq!(checked(bad), Some(of(None)), "the others count without it");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, Rates, Task};
+use meshtf_tensor::device::{DeviceFacts, DeviceKind, DeviceMemory, Rates, STREAMED_BYTES, Streamed, Task};
 
 use super::{ByCost, LinkRate};
 
@@ -13,7 +13,8 @@ const UNKNOWN: [Rates; 2] = [
     Rates { multiply_adds: 20_000_000_000, bytes: 10_000_000_000, streamed: None },
     Rates { multiply_adds: 1_000_000_000_000, bytes: 300_000_000_000, streamed: None },
 ];
-/// The bytes that the caches of a processor hold: what is larger is read at the rate of its memory.
+/// The bytes that the caches of a processor hold: a value that is larger is read at the rate of its memory and, where reading is
+/// not measured, so are all weights of a device that are larger together.
 pub(super) const CACHED_BYTES: u64 = 32 << 20;
 /// Where it is not measured: the memory of a processor is slower than its caches by this factor, and brings at most so many bytes
 /// a second to a core.
@@ -82,11 +83,26 @@ pub(super) struct Processor {
     pub multiply_adds: u64,
     pub cached: u64,
     pub streamed: u64,
+    /// Bytes of stored values that its caches keep between steps, a second; with the most that they keep. `None`: not measured.
+    pub kept: Option<(u64, u64)>,
     pub call_ns: u64,
     /// The devices that compute one at a time: the CPU devices of a machine are one processor.
     pub clock: usize,
     /// The devices that share a memory: the CPU devices of a task.
     pub memory: usize,
+}
+
+impl Processor {
+    /// Nanoseconds to read so many of the bytes that it stores, all of which a step reads once.
+    pub fn reading(&self, bytes: u64, stored: u64) -> u64 {
+        let Some((rate, most)) = self.kept else {
+            // By assumption, the caches keep all or nothing until the next step.
+            return ns(bytes, if stored > CACHED_BYTES { self.streamed } else { self.cached });
+        };
+        let part = u128::from(bytes) * u128::from(most) / u128::from(stored.max(most));
+        let kept = if stored > most { part as u64 } else { bytes }.min(bytes);
+        ns(kept, rate).saturating_add(ns(bytes - kept, self.streamed))
+    }
 }
 
 pub(super) fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Processor>, Vec<Option<DeviceMemory>>) {
@@ -109,8 +125,9 @@ pub(super) fn processors(devices: &[DeviceFacts], machines: &[usize]) -> (Vec<Pr
         // The additions of a GPU are measured with tensors that no cache holds.
         let by_cores = device.capacity.cores.map_or(u64::MAX, |cores| u64::from(cores) * STREAMED_BY_CORE);
         let assumed = if is_cpu { (cached / STREAMED_PART).min(by_cores) } else { cached };
-        let streamed = streamed.unwrap_or(assumed);
-        all.push(Processor { multiply_adds, cached, streamed, call_ns: CALL_NS[kind], clock, memory });
+        let kept = streamed.map(|streamed| (streamed.kept, STREAMED_BYTES[0]));
+        let streamed = streamed.map_or(assumed, |Streamed { memory, .. }| memory);
+        all.push(Processor { multiply_adds, cached, streamed, kept, call_ns: CALL_NS[kind], clock, memory });
     }
     (all, sizes)
 }

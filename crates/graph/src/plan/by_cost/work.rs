@@ -312,9 +312,10 @@ impl Problem {
     /// Nanoseconds of the calls of one run of some work, of its arithmetic, and of the bytes that it moves.
     fn bounds(&self, work: Work, device: usize, stored: u64) -> (u64, u64, u64) {
         let processor = &self.processors[device];
-        // A step reads all that is stored: if the caches do not hold all of it, they hold nothing of it at the next step.
-        let moved = |bytes, of| ns(bytes, if of > CACHED_BYTES { processor.streamed } else { processor.cached });
-        let moves = moved(work.stored, stored).saturating_add(moved(work.passing, work.passing));
+        // A single value that is larger than the caches is new in each step: they keep nothing of it.
+        let of_stored = processor.reading(work.stored, stored);
+        let whole = if work.passing > CACHED_BYTES { processor.streamed } else { processor.cached };
+        let moves = of_stored.saturating_add(ns(work.passing, whole));
         (work.calls.saturating_mul(processor.call_ns), ns(work.multiply_adds, processor.multiply_adds), moves)
     }
 
