@@ -3,6 +3,7 @@
 pub mod extension;
 pub mod load;
 pub mod saved;
+pub mod trained;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -28,9 +29,9 @@ pub struct Ports {
     pub signature: Option<String>,
     /// The signatures of the file, if none of them is the default one and there are several.
     pub others: Vec<String>,
-    /// Whether `init` restores the values that the file has: of a SavedModel, of a MetaGraph, of the variables of an ONNX model.
+    /// Whether `init` restores the values that the file has: of a SavedModel, of a MetaGraph, of [`variables`](Ports::variables).
     pub is_model: bool,
-    /// The initializers of an ONNX model that are variables.
+    /// The initializers of an ONNX model, or the constants of a graph, that are variables.
     pub variables: Vec<Variable>,
 }
 
@@ -107,16 +108,18 @@ pub fn read_beside(bytes: &Bytes, beside: &mut Beside) -> Result<(Program, Ports
     read_tuned(bytes, beside, Tuning::default())
 }
 
-/// As [`read_beside`]; parts of an ONNX model are read in another way.
+/// As [`read_beside`]; parts of a model are read in another way.
 fn read_tuned(bytes: &Bytes, beside: &mut Beside, tuning: Tuning) -> Result<(Program, Ports), FormatError> {
+    let of_meta = |graph| saved::program(graph, (None, Path::new("")), None).map(|read| trained::tuned(read, tuning));
     if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
-        return saved::program(saved::served(bytes)?, (None, Path::new("")), None);
+        return of_meta(saved::served(bytes)?);
     }
     if meta::is_meta_graph(bytes) {
-        return saved::program(meta::read_meta_graph(bytes)?, (None, Path::new("")), None);
+        return of_meta(meta::read_meta_graph(bytes)?);
     }
     if !meshtf_onnx::is_model(bytes) {
-        return Ok((meshtf_train::model::file::read_beside(bytes, beside)?, Ports::default()));
+        let program = meshtf_train::model::file::read_beside(bytes, beside)?;
+        return Ok(trained::tuned((program, Ports::default()), tuning));
     }
     let model = meshtf_onnx::read_tuned(bytes, beside, tuning)?;
     let fetch = model.outputs.iter().map(|port| port.tensor.clone()).collect();
@@ -134,7 +137,7 @@ pub fn file_of(path: &Path) -> PathBuf {
 }
 
 /// As [`read_beside`], for a file at a path: variables of a SavedModel or a MetaGraph have the values that lie next to it, and
-/// feeds and fetches the names of a signature. `tuning` is for an ONNX model.
+/// feeds and fetches the names of a signature.
 ///
 /// # Errors
 /// As [`read_beside`]; if there is no such signature, or the values do not fit.
@@ -148,13 +151,15 @@ pub fn read_at(
     let folder = path.parent().unwrap_or(Path::new(""));
     if meta::is_saved_model(bytes) && !meshtf_onnx::is_model(bytes) {
         let prefix = crate::weight_file::prefix(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-        return saved::program(saved::served(bytes)?, (prefix.as_deref(), folder), signature);
+        let read = saved::program(saved::served(bytes)?, (prefix.as_deref(), folder), signature)?;
+        return Ok(trained::tuned(read, tuning));
     }
     if meta::is_meta_graph(bytes) {
         // `model.ckpt.meta` lies next to `model.ckpt.index`.
         let prefix = path.extension().filter(|ending| *ending == "meta").map(|_| path.with_extension(""));
         let prefix = prefix.and_then(|prefix| crate::weight_file::prefix(&prefix));
-        return saved::program(meta::read_meta_graph(bytes)?, (prefix.as_deref(), folder), signature);
+        let read = saved::program(meta::read_meta_graph(bytes)?, (prefix.as_deref(), folder), signature)?;
+        return Ok(trained::tuned(read, tuning));
     }
     match signature {
         Some(name) => Err(FormatError::NoGraph {

@@ -1,20 +1,20 @@
-//! Models of other programs in a training, and with its weights: initializers of an ONNX model become variables, and the file of
-//! the sections may add nodes, such as a loss.
+//! Models of other programs in a training, and with its weights: initializers of an ONNX model, and constants of a graph without
+//! variables, become variables, and the file of the sections may add nodes, such as a loss.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
+use meshtf::program_file::trained::Patterns;
 use meshtf::program_file::{Ports, Tuning, extension};
 use meshtf::trainer::Error;
 use meshtf::trainer::weights::{At, names};
 use meshtf_graph::op::Role;
-use meshtf_graph::{Graph, NodeDef, Program};
+use meshtf_graph::plan::Signature;
+use meshtf_graph::plan::scaling::needed;
+use meshtf_graph::{Graph, Node, NodeDef, Program, split_tensor_name};
 use meshtf_kernels::files::is_match;
-use meshtf_tensor::nearest::nearest;
 use meshtf_train::file::Sections;
-use meshtf_train::job::names_of_variables;
 
 use super::Trouble;
 use super::inputs::{Files, read_to_run, read_tuned};
@@ -22,13 +22,10 @@ use super::inputs::{Files, read_to_run, read_tuned};
 /// The node by which a training gives the variables of a file first values, if the file states none.
 const INIT: &str = "init";
 
-/// Most initializers that are named in a message.
-const MAX_NAMED: usize = 8;
-
 /// A program, its graph, the content of its file, and its inputs and outputs.
 pub(super) type Model = (Program, Graph, Vec<u8>, Ports);
 
-/// Reads a model for weights: initializers of an ONNX model that the weights have are variables.
+/// Reads a model for weights: initializers and constants of a model without variables that the weights have are variables.
 pub(super) fn read_for_weights(
     path: &Path,
     signature: Option<&str>,
@@ -76,7 +73,7 @@ fn with_weights(
         // Those of layers that are added are no initializers.
         Some(Ok(_)) if model.3.variables.is_empty() && tensors.is_empty() => {
             return Err(Trouble::input(format!(
-                "weights {0}: none has the name of an initializer of {1}: `meshtf inspect` lists the names of both, and --map gives \
+                "weights {0}: none has the name of a weight of {1}: `meshtf inspect` lists the names of both, and --map gives \
                  others",
                 at.path.display(),
                 path.display()
@@ -87,20 +84,17 @@ fn with_weights(
     Ok(model)
 }
 
-/// Reads the graph of a training: the initializers of an ONNX model that train are those that the section "train" names by
-/// patterns as its variables. `with`: the file of the sections, if it is not the graph's, and its text, which may have nodes.
+/// Reads the graph of a training: the weights of a model without variables that train are those that the section "train" names
+/// by patterns as its variables. `with`: the file of the sections, if it is not the graph's, and its text, which may have nodes.
 pub(super) fn read_for_training(
     path: &Path,
     with: Option<(&PathBuf, &str)>,
     sections: &mut Sections,
 ) -> Result<Graph, Trouble> {
     let tensors = with.map_or_else(Vec::new, |(_, text)| extension::references(text));
-    let patterns = sections.train.variables.clone();
-    let floats: OnceCell<()> = OnceCell::new();
-    let is_variable = |name: &str| {
-        floats.get_or_init(|| ());
-        patterns.iter().any(|pattern| pattern == name || is_match(pattern, name))
-    };
+    let named = sections.train.variables.clone();
+    let patterns = Patterns::new(&named);
+    let is_variable = |name: &str| patterns.is_variable(name);
     let (program, mut graph, bytes, ports) =
         read_tuned(path, None, Tuning { is_variable: Some(&is_variable), tensors: &tensors })?;
     let mut init = program.init;
@@ -114,12 +108,54 @@ pub(super) fn read_for_training(
     // The variables of the model and of layers get first values whatever else the file states.
     sections.init.retain(|name| !init.contains(name));
     sections.init.splice(0..0, init);
-    // Only an ONNX model has initializers.
-    if floats.get().is_some() {
-        check_patterns(path, &bytes, &patterns, &graph, &ports)?;
+    if patterns.has_weights() {
+        let at = |why: String| Trouble::input(format!("{}: {why}", path.display()));
+        patterns.check(&bytes.into(), &graph, &ports).map_err(at)?;
         sections.train.variables.clear();
+    } else {
+        sections.train.variables = matched(&graph, &sections.train.loss, named);
     }
+    feed_inputs(sections, &graph, &ports);
     Ok(graph)
+}
+
+/// Names of variables in place of the patterns that match some on which a loss depends.
+fn matched(graph: &Graph, loss: &str, named: Vec<String>) -> Vec<String> {
+    let signature = Signature { fetches: vec![loss.to_owned()], ..Signature::default() };
+    let needed = needed(graph, &signature);
+    let makes = graph.nodes().filter(|(id, node)| node.op.makes_variable && needed.contains(id));
+    let own = |(_, node): (_, &Node)| match node.attrs.str("shared_name") {
+        Ok(shared) if !shared.is_empty() => shared.to_owned(),
+        _ => node.name.clone(),
+    };
+    let all: Vec<String> = makes.map(own).collect();
+    let mut chosen = Vec::new();
+    for name in named {
+        let found: Vec<&String> = match all.contains(&name) {
+            true => Vec::new(),
+            false => all.iter().filter(|own| is_match(&name, own)).collect(),
+        };
+        // One that matches none is refused by its name.
+        if found.is_empty() {
+            chosen.push(name);
+        }
+        let new: Vec<String> = found.into_iter().filter(|own| !chosen.contains(own)).cloned().collect();
+        chosen.extend(new);
+    }
+    chosen
+}
+
+/// Gives the data of a model's inputs the names of the tensors by which they are fed.
+fn feed_inputs(sections: &mut Sections, graph: &Graph, ports: &Ports) {
+    let data = sections.data.feed.iter_mut().map(|(name, _)| name);
+    let constants = sections.data.constants.iter_mut().map(|(name, _)| name);
+    let evaluate = sections.evaluate.iter_mut().flat_map(|section| {
+        let feed = section.feed.iter_mut().map(|(name, _)| name);
+        feed.chain(section.constants.iter_mut().map(|(name, _)| name))
+    });
+    for name in data.chain(constants).chain(evaluate).filter(|name| graph.find(name).is_none()) {
+        *name = split_tensor_name(ports.tensor(name)).0.to_owned();
+    }
 }
 
 /// Adds the nodes of a file of sections to a graph; returns those that give their variables first values. A node with the name of
@@ -151,42 +187,4 @@ pub(super) fn extend(graph: &mut Graph, file: &Path, text: &str) -> Result<Vec<S
 
 fn is_placeholder(graph: &Graph, name: &str) -> bool {
     graph.find(name).is_some_and(|id| graph.node(id).op.role == Role::Placeholder)
-}
-
-/// Refuses patterns that match no initializer of a model and no variable of the nodes that were added.
-fn check_patterns(path: &Path, bytes: &[u8], patterns: &[String], graph: &Graph, ports: &Ports) -> Result<(), Trouble> {
-    let at = |why: String| Trouble::input(format!("{}: {why}", path.display()));
-    let all: Vec<String> = match meshtf_onnx::describe(&Bytes::copy_from_slice(bytes)) {
-        Ok(model) => {
-            model.weights.into_iter().filter(|weight| weight.elem.contains("float")).map(|own| own.name).collect()
-        }
-        Err(error) => return Err(at(error.to_string())),
-    };
-    let shown = |names: &[&str]| {
-        let more = if names.len() > MAX_NAMED { ", …" } else { "" };
-        format!("{}{more}", names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", "))
-    };
-    let floats: Vec<&str> = all.iter().map(String::as_str).collect();
-    let own = names_of_variables(graph);
-    // Layers that are added may train alone.
-    if patterns.is_empty() && own.is_empty() {
-        return Err(at(format!(
-            "\"variables\" is missing in the section \"train\": the initializers that train, by names or patterns such as \
-             \"*.weight\"; the model has {}",
-            shown(&floats)
-        )));
-    }
-    for pattern in patterns {
-        let matches = |name: &str| pattern == name || is_match(pattern, name);
-        let is_initializer = ports.variables.iter().any(|own| matches(&own.initializer) || matches(&own.name));
-        if !is_initializer && !own.iter().any(|name| matches(name)) {
-            let near = nearest(pattern, floats.iter().copied());
-            let hint = if near.is_empty() { floats.clone() } else { near };
-            return Err(at(format!(
-                "$.train.variables: {pattern:?} matches no initializer of floats that the outputs need; there are {}",
-                shown(&hint)
-            )));
-        }
-    }
-    Ok(())
 }

@@ -13,6 +13,7 @@ use meshtf_graph::{FormatError, Graph, GraphError, NodeDef, Program};
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::{MAX_TENSOR_BYTES, MAX_TEXT_BYTES, Tensor, memory};
 
+use super::trained::Patterns;
 use super::{Ports, Tuning, file_of, read_at};
 
 /// Largest file of a graph: protobuf's limit, and some space.
@@ -117,12 +118,23 @@ impl ProgramFile {
     /// NotFound if there is no such file; InvalidArgument for its content, with the location and the remedy; ResourceExhausted if
     /// there is not enough memory for it.
     pub fn load(path: impl AsRef<Path>, signature: Option<&str>) -> Result<ProgramFile> {
+        ProgramFile::load_trained(path, signature, &[])
+    }
+
+    /// As [`load`](ProgramFile::load), with variables in place of weights, which a training changes: the initializers of an ONNX
+    /// model, or the constants of a graph without variables, whose names match one of `trained`. In these, `*` is any text, `?`
+    /// any character, and `[12]` one of a set. Only floats are weights, and of constants those with a dimension. The variables
+    /// have the names of the weights, and `init` gives them the values of the file.
+    ///
+    /// # Errors
+    /// As [`load`](ProgramFile::load); InvalidArgument if one of `trained` matches no weight that the outputs need.
+    pub fn load_trained(path: impl AsRef<Path>, signature: Option<&str>, trained: &[String]) -> Result<ProgramFile> {
         let named = path.as_ref();
         let at = |failure: Failure| Failure { message: format!("{}: {}", named.display(), failure.message), ..failure };
         let path = &file_of(named);
         let content = Content::open(path).map_err(at)?;
-        let read = checked(path, &content, signature, Tuning::default(), &mut |_, _, _| {});
-        read.map(ProgramFile::of).map_err(|why| at(why.into()))
+        let read = |tuning: Tuning| checked(path, &content, signature, tuning, &mut |_, _, _| {});
+        ProgramFile::of(&content.bytes, trained, read).map_err(at)
     }
 
     /// Reads the content of such a file, except a SavedModel's folder; it may refer to no other file.
@@ -130,15 +142,39 @@ impl ProgramFile {
     /// # Errors
     /// As [`ProgramFile::load`].
     pub fn read(content: &[u8]) -> Result<ProgramFile> {
-        let mut beside =
-            |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
-        let read = super::read_beside(&Bytes::copy_from_slice(content), &mut beside)?;
-        Ok(ProgramFile::of(with_graph(read, content)?))
+        ProgramFile::read_trained(content, &[])
     }
 
-    fn of((program, graph, ports): Checked) -> ProgramFile {
+    /// As [`read`](ProgramFile::read), with variables in place of weights, as [`load_trained`](ProgramFile::load_trained).
+    ///
+    /// # Errors
+    /// As [`ProgramFile::load_trained`].
+    pub fn read_trained(content: &[u8], trained: &[String]) -> Result<ProgramFile> {
+        let mut beside =
+            |file: &str, _| Err(Failure::invalid(format!("{file:?} cannot be read: the graph has no folder")));
+        let bytes = Bytes::copy_from_slice(content);
+        let read = |tuning: Tuning| {
+            let read = super::read_tuned(&bytes, &mut beside, tuning).map_err(NoGraph::Content)?;
+            with_graph(read, content).map_err(NoGraph::Nodes)
+        };
+        ProgramFile::of(&bytes, trained, read)
+    }
+
+    fn of(
+        content: &Bytes,
+        trained: &[String],
+        read: impl FnOnce(Tuning) -> Result<Checked, NoGraph>,
+    ) -> Result<ProgramFile> {
+        let patterns = Patterns::new(trained);
+        let is_variable = |name: &str| patterns.is_variable(name);
+        let is_tuned = !trained.is_empty();
+        let tuning = Tuning { is_variable: is_tuned.then_some(&is_variable), ..Tuning::default() };
+        let (program, graph, ports) = read(tuning)?;
+        if is_tuned {
+            patterns.check(content, &graph, &ports).map_err(Failure::invalid)?;
+        }
         let Program { fetch, feed, targets, init, .. } = program;
-        ProgramFile { graph, fetch, feed, targets, init, ports }
+        Ok(ProgramFile { graph, fetch, feed, targets, init, ports })
     }
 
     /// The tensor of a name: an input or an output of the model may have another one than its tensor. Any other name is returned

@@ -1,7 +1,9 @@
-//! `meshtf train` of ONNX models, on the files of `tests/data/tuned`: numpy computed the weights after five steps.
+//! `meshtf train` of models without variables, on the files of `tests/data/tuned`: numpy computed the weights after five steps.
 
 use std::path::Path;
 
+use meshtf::graph::{ProgramFile, write_graphdef};
+use meshtf_tensor::safetensors;
 use serde_json::Value;
 
 use crate::sandbox::Sandbox;
@@ -96,6 +98,54 @@ fn initializers_that_patterns_name_are_trained_and_exported() {
     // Without weights, the file's own values are run.
     let ran = sandbox.run(&["run", &model, "--feed", &fed, "--json"]).expect(0).json();
     assert_ne!(ran["values"]["logits"]["value"], expected["both"]["logits"]);
+}
+
+#[test]
+fn constants_of_a_frozen_graph_are_trained_as_initializers_are() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let frozen = ProgramFile::load(data("mlp.onnx"), None).unwrap().graph.to_defs();
+    let model = sandbox.file("frozen.pb", write_graphdef(&frozen));
+    let expected = &expected()["both"];
+    let (with, run) =
+        (sections(&sandbox, "train.json", "logits", "", r#", "variables": ["*.weight", "fc[12].bias"]"#), path("run"));
+    let words = ["train", &model, "--with", &with, "--local", "--checkpoint", &run, "--report", "1", "--json"];
+    let lines = sandbox.run(&words).expect(0).stdout;
+    let losses: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["values"]["loss"].clone())
+        .filter(Value::is_number)
+        .collect();
+    close(&Value::Array(losses), &expected["losses"], "losses");
+    // The file has its own values, and with the weights those of the training.
+    let fed = format!("x=@{}", data("x.npy"));
+    let exported = path("saved") + "/";
+    sandbox.run(&["export", &model, "--weights", &run, "--to", &exported, "--fetch", "logits"]).expect(0);
+    let run_with = |words: &[&str]| {
+        let asked = [&["run"], words, &["--feed", &fed, "--fetch", "logits", "--json"]].concat();
+        sandbox.run(&asked).expect(0).json()["values"]["logits"]["value"].clone()
+    };
+    for words in [&[&model, "--weights", &run][..], &[exported.as_str()]] {
+        close(&run_with(words), &expected["logits"], "logits");
+    }
+    assert_ne!(run_with(&[&model]), expected["logits"]);
+    // The SavedModel has variables, of which patterns name some; its inputs and outputs have the names of its signature.
+    let (with, tuned) = (sections(&sandbox, "again.json", "logits", "", r#", "variables": ["fc2.*"]"#), path("again"));
+    sandbox.run(&["train", &exported, "--with", &with, "--local", "--checkpoint", &tuned]).expect(0);
+    let values = |weights: &str, name: &str| {
+        let file = format!("{}/step-000000000005.safetensors", path(weights));
+        let saved = safetensors::read(&std::fs::read(file).unwrap()).unwrap();
+        saved.tensors.into_iter().find(|(own, _)| own == name).expect(name).1
+    };
+    for (name, is_same) in [("fc1.weight", true), ("fc1.bias", true), ("fc2.weight", false), ("fc2.bias", false)] {
+        assert_eq!(values("run", name) == values("again", name), is_same, "{name}");
+    }
+    let refused = |variables: &str, says: &[&str]| {
+        let with = sections(&sandbox, "wrong.json", "logits", "", variables);
+        sandbox.run(&["train", &model, "--with", &with, "--local"]).expect(2).complains(says);
+    };
+    refused("", &["\"variables\" is missing", "fc1.weight"]);
+    refused(r#", "variables": ["fc3.*"]"#, &["frozen.pb", "\"fc3.*\" matches no weight", "fc1.weight"]);
 }
 
 #[test]
@@ -206,7 +256,7 @@ fn mistakes_in_a_training_of_a_model_are_named() {
     );
     refused(
         &sections(&sandbox, "b.json", "logits", "", r#", "variables": ["fc2.*", "fc3.weight"]"#),
-        &["\"fc3.weight\" matches no initializer", "fc2.weight"],
+        &["\"fc3.weight\" matches no weight", "fc2.weight"],
     );
     refused(&sections(&sandbox, "c.json", "logit", "", r#", "variables": ["*"]"#), &["c.json", "logit"]);
     let other = sandbox.file(
@@ -222,5 +272,5 @@ fn mistakes_in_a_training_of_a_model_are_named() {
     sandbox
         .run(&["run", &model, "--feed", &fed, "--weights", &foreign])
         .expect(2)
-        .complains(&["none has the name of an initializer"]);
+        .complains(&["none has the name of a weight"]);
 }

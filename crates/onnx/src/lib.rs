@@ -77,7 +77,8 @@ pub struct Model {
 /// Parts of a model that are read in another way.
 #[derive(Clone, Copy, Default)]
 pub struct Tuning<'a> {
-    /// Whether an initializer of floats is a variable, by its name. The others are constants.
+    /// Whether an initializer of floats is a variable, by its name. The others are constants. Graphs of other formats that have
+    /// no variables are read so, too: their constants are initializers then.
     pub is_variable: Option<&'a dyn Fn(&str) -> bool>,
     /// Values within the model for which there are nodes of their names, as [`node_name`] writes them. Unknown ones are left
     /// out.

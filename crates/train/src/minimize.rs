@@ -121,7 +121,8 @@ pub(super) fn gradients_of_share(
             };
             let loss = g.tensor_name(losses[0]);
             Failure::invalid(format!(
-                "the loss {loss} {why}; if {name} is not to be trained, say so (trainable: false)"
+                "the loss {loss} {why}; if {name} is not to be trained, say so (trainable: false), or name those that are (variables in \
+                 the section train)"
             ))
         })?);
     }
