@@ -382,14 +382,32 @@ def _attr(value: Any) -> Any:
     return value
 
 
-def load(path: str | os.PathLike[str], *, signature: str | None = None) -> Graph:
+def load(path: str | os.PathLike[str], *, signature: str | None = None, trained: Iterable[str] = ()) -> Graph:
     """Reads everything that `meshtf run` takes: graph.json, a GraphDef, a MetaGraph, an ONNX model, the folder of a SavedModel.
 
-    `signature` chooses one of a SavedModel; by default ``serving_default``, or the only one.
+    `signature` chooses one of a SavedModel; by default ``serving_default``, or the only one. `trained` names weights that are
+    variables, so that `train` changes them: initializers of an ONNX model, or constants of a graph without variables, such as a
+    frozen GraphDef. It has names or patterns of them: ``*`` is any text, ``?`` any character, ``[12]`` one of a set. Only floats
+    are weights, and of constants those with a dimension.
+
+    InvalidArgumentError if one of `trained` matches no weight that the outputs need.
+
+    >>> import meshtf, tempfile
+    >>> g = meshtf.Graph()
+    >>> y = (g.placeholder("x", "float32", [None, 2]) @ g.constant([[1.0], [2.0]], name="w")).named("y")
+    >>> with tempfile.NamedTemporaryFile(suffix=".pb") as file:
+    ...     g.save(file.name)
+    ...     meshtf.load(file.name).variables, meshtf.load(file.name, trained=["w*"]).variables
+    ([], ['w'])
     """
-    return Graph._read(_native.load(os.fspath(path), signature=signature))
+    return Graph._read(_native.load(os.fspath(path), signature=signature, trained=_patterns(trained)))
 
 
-def loads(content: bytes | str) -> Graph:
+def loads(content: bytes | str, *, trained: Iterable[str] = ()) -> Graph:
     """Reads the content of such a file."""
-    return Graph._read(_native.read(content.encode() if isinstance(content, str) else content))
+    content = content.encode() if isinstance(content, str) else content
+    return Graph._read(_native.read(content, trained=_patterns(trained)))
+
+
+def _patterns(given: Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)

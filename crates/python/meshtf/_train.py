@@ -11,7 +11,7 @@ from ._arrays import array_of, own_dtype
 from ._callbacks import Callback, EarlyStopping
 from ._data import Source
 from ._graph import Graph
-from ._lazy import json, np, tempfile
+from ._lazy import fnmatch, json, np, tempfile
 from ._session import Names, progress_bar
 from ._stored import read as read_state
 from ._tensor import Tensor
@@ -72,6 +72,7 @@ def train(
     steps: int | None = None,
     shuffle: int | None = 1,
     weights: Weights | None = None,
+    variables: Iterable[str | Tensor] = (),
     metrics: Iterable[str | Tensor] = (),
     validation: float | Data | None = None,
     evaluate_every: int | None = None,
@@ -111,6 +112,10 @@ def train(
     `evaluate_every` steps; with an iterable, which has no epochs, as often as there are records. The training ends once the loss,
     or the metric `best`, has not improved in `patience` evaluations (`greatest`: it improves as it grows). With `restore_best`,
     the weights that are returned are those of the best evaluation.
+
+    All trainable variables of floats are trained, or those that `variables` names, by names that `Graph.variables` lists or
+    patterns of them: ``*`` is any text, ``?`` any character. Weights of a model that was loaded are variables with
+    `meshtf.load(…, trained=…)`.
 
     The variables begin with their initial values, or with `weights`: a dict of arrays by the names that `Graph.variables` lists,
     such as the `weights` of an earlier result, where variables that are left out keep their initial values; or the path of a
@@ -198,6 +203,7 @@ def train(
         "save_every": save_every,
         "resume": resume,
         **_begin(names, weights),
+        "variables": _chosen(names, variables),
         "target": None if target is None else str(target),
     }
     has_evaluations = held_out is not None or share > 0
@@ -243,6 +249,19 @@ def _begin(names: Names, weights: Weights | None) -> dict[str, Any]:
         dtype = dtypes.get(name) or own_dtype(value)
         values.append((name, array_of(value, dtype, f"variable {name}"), dtype))
     return {"weights": None, "values": values}
+
+
+def _chosen(names: Names, variables: Iterable[str | Tensor]) -> list[str]:
+    """The names of the variables that are trained; none if all are."""
+    chosen: dict[str, None] = {}
+    own = names.complete.variables()
+    for one in [variables] if isinstance(variables, (str, Tensor)) else variables:
+        pattern = names.of(one)
+        fitting = [name for name in own if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+        if not fitting:
+            raise _errors.InvalidArgumentError(f"no variable has the name {pattern}; there are {', '.join(own[:8]) or 'none'}")
+        chosen.update(dict.fromkeys(fitting))
+    return list(chosen)
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -6,14 +6,15 @@
     with meshtf.local(g) as m, m.session(g) as s:
         y = s.run("y", {"x": [[1, 2, 3, 4]]})
 
-The variables of a function or a model become constants with their present values: such a graph needs no session that
-initializes it, and runs on any task. A `tf.Graph` keeps its variables, unless a session with their values is given.
+The variables of a function or a model become constants with their present values, and with their names: such a graph needs no
+session that initializes it, and runs on any task. Those that are `trained` stay variables. A `tf.Graph` keeps its variables,
+unless a session with their values is given.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from . import _errors
 from ._graph import Graph, loads
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 
-def convert(model: Any, inputs: Any = None, *, outputs: Any = None, session: Any = None) -> Graph:
+def convert(
+    model: Any, inputs: Any = None, *, outputs: Any = None, session: Any = None, trained: bool | Iterable[str] = False
+) -> Graph:
     """The graph of a `tf.Graph`, a `tf.function`, one of its concrete functions, or a Keras model.
 
     Names of the graph's inputs are those of the function's arguments, or of the model's inputs; names of its outputs are those of
@@ -37,28 +40,32 @@ def convert(model: Any, inputs: Any = None, *, outputs: Any = None, session: Any
       whose first dimension is open. A dict has them by the names of the function's parameters, or of the model's inputs.
     - Of a `tf.Graph`, `inputs` and `outputs` may name its tensors: lists of tensors or names, or dicts by the names that they
       get. With a `session` of TensorFlow 1, variables that the `outputs` need become constants with their values there.
+    - Of a function or a model, `trained` names the variables that stay variables, which `meshtf.train` changes: with True all that
+      are trainable, else by names or patterns, as `meshtf.load` takes them.
 
-    InvalidArgumentError for an op that meshtf lacks: it is named.
+    InvalidArgumentError for an op that meshtf lacks: it is named; and if one of `trained` matches no variable.
     """
     try:
         import tensorflow as tf
     except ImportError as error:
         raise ImportError("meshtf.tf.convert needs TensorFlow: pip install tensorflow") from error
     if isinstance(model, tf.Graph):
+        if trained:
+            raise TypeError("trained is for a function or a model: a tf.Graph keeps its variables")
         return _of_graph(tf, model, inputs, outputs, session)
     if outputs is not None or session is not None:
         raise TypeError("outputs and session are for a tf.Graph: a function or a model has outputs and variables of its own")
     if isinstance(model, tf.types.experimental.ConcreteFunction):
-        return _of_function(tf, model, None)
+        return _of_function(tf, model, None, trained)
     if isinstance(model, tf.types.experimental.PolymorphicFunction):
         specs = _specs(tf, inputs)
         try:
             function = model.get_concrete_function(**specs) if isinstance(specs, dict) else model.get_concrete_function(*specs)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise _errors.InvalidArgumentError(f"TensorFlow cannot trace the function: {error}") from error
-        return _of_function(tf, function, None)
+        return _of_function(tf, function, None, trained)
     if _is_keras(model):
-        return _of_keras(tf, model, inputs)
+        return _of_keras(tf, model, inputs, trained)
     raise TypeError(f"expected a tf.Graph, a tf.function, a ConcreteFunction or a Keras model, not {model!r:.60}")
 
 
@@ -86,7 +93,7 @@ def _is_keras(model: Any) -> bool:
     return any(one.__name__ == "Model" and one.__module__.split(".")[0] in ("keras", "tf_keras") for one in type(model).__mro__)
 
 
-def _of_keras(tf: Any, model: Any, inputs: Any) -> Graph:
+def _of_keras(tf: Any, model: Any, inputs: Any, trained: bool | Iterable[str]) -> Graph:
     specs = _specs(tf, inputs)
     own, takes_dict = _inputs_of(model)
     if inputs is None:
@@ -122,7 +129,7 @@ def _of_keras(tf: Any, model: Any, inputs: Any) -> Graph:
         named = None
     elif named is None and isinstance(structured, tf.Tensor) and getattr(model, "layers", None):
         named = [model.layers[-1].name]
-    return _of_function(tf, function, named)
+    return _of_function(tf, function, named, trained)
 
 
 def _inputs_of(model: Any) -> tuple[dict[str, Any], bool]:
@@ -162,8 +169,8 @@ def _distinct(names: list[str]) -> list[str]:
     return found
 
 
-def _of_function(tf: Any, function: Any, names: list[str] | None) -> Graph:
-    """The graph of a concrete function, with constants in place of its variables."""
+def _of_function(tf: Any, function: Any, names: list[str] | None, trained: bool | Iterable[str]) -> Graph:
+    """The graph of a concrete function, with constants in place of the variables that are not trained."""
     from tensorflow.python.framework.convert_to_constants import (
         convert_variables_to_constants_v2,
     )
@@ -177,7 +184,38 @@ def _of_function(tf: Any, function: Any, names: list[str] | None) -> Graph:
         names = [f"output_{i}" for i in range(len(frozen.outputs))]
     names = _distinct(names)
     fed = {one.op.name: one for one in frozen.inputs if one.dtype != tf.resource}
-    return _with_names(tf, frozen.graph.as_graph_def(), fed, dict(zip(names, frozen.outputs, strict=True)))
+    definition = frozen.graph.as_graph_def()
+    own = _name_constants(definition, function)
+    if trained is True:
+        trained = [own[id(one.handle)] for one in function.graph.variables if one.trainable and id(one.handle) in own]
+        if not trained:
+            raise _errors.InvalidArgumentError("the model has no trainable variables")
+    patterns = trained or ()
+    return _with_names(tf, definition, fed, dict(zip(names, frozen.outputs, strict=True)), patterns)
+
+
+def _name_constants(definition: Any, function: Any) -> dict[int, str]:
+    """Gives the constants in place of variables the variables' names, unless nodes have these; names by the variables' handles."""
+    nodes = {node.name: node for node in definition.node}
+    handles = {inner.op.name: id(outer) for outer, inner in function.graph.captures}
+    listed = list(function.graph.variables)
+    wanted = dict(zip([id(one.handle) for one in listed], _distinct([one.name.split(":")[0] for one in listed]), strict=True))
+    found = {name: handle for name, handle in handles.items() if handle in wanted and name in nodes and nodes[name].op == "Const"}
+    # No two nodes differ in the case of letters alone.
+    taken = {name.lower() for name in nodes if name not in found}
+    renamed = {}
+    for name, handle in found.items():
+        if wanted[handle].lower() in taken:
+            wanted[handle] = name
+        taken.add(wanted[handle].lower())
+        renamed[name] = wanted[handle]
+    for node in definition.node:
+        node.name = renamed.get(node.name, node.name)
+        for i, taken_from in enumerate(node.input):
+            mark, name, port = "^" if taken_from.startswith("^") else "", *taken_from.removeprefix("^").partition(":")[::2]
+            if name in renamed:
+                node.input[i] = f"{mark}{renamed[name]}{':' + port if port else ''}"
+    return {handle: wanted[handle] for handle in found.values()}
 
 
 def _of_graph(tf: Any, graph: Any, inputs: Any, outputs: Any, session: Any) -> Graph:
@@ -215,7 +253,9 @@ def _tensors(graph: Any, stated: Any, what: str) -> dict[str, Any]:
     return found
 
 
-def _with_names(tf: Any, definition: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> Graph:
+def _with_names(
+    tf: Any, definition: Any, inputs: dict[str, Any], outputs: dict[str, Any], trained: Iterable[str] = ()
+) -> Graph:
     """A graph whose inputs and outputs have names, as a signature states them."""
     meta = tf.compat.v1.MetaGraphDef()
     meta.meta_info_def.tensorflow_version = tf.__version__
@@ -226,7 +266,7 @@ def _with_names(tf: Any, definition: Any, inputs: dict[str, Any], outputs: dict[
             part[name].name = tensor.name
             part[name].dtype = tensor.dtype.as_datatype_enum
             part[name].tensor_shape.CopyFrom(tensor.shape.as_proto())
-    graph = loads(meta.SerializeToString())
+    graph = loads(meta.SerializeToString(), trained=trained)
     # The planner names an op that the outputs need and that no task has.
     with local(graph) as m:
         m.plan(graph, list(outputs), list(inputs), soft_placement=True)

@@ -137,15 +137,16 @@ pub fn variables(graph: &CheckedGraph) -> Vec<(String, String)> {
 
 /// Reads a file of a graph or a model.
 #[pyfunction]
-#[pyo3(signature = (path, *, signature=None))]
-pub fn load(py: Python<'_>, path: PathBuf, signature: Option<String>) -> PyResult<Graph> {
-    let read = async move { ProgramFile::load(path, signature.as_deref()) };
+#[pyo3(signature = (path, *, signature=None, trained=Vec::new()))]
+pub fn load(py: Python<'_>, path: PathBuf, signature: Option<String>, trained: Vec<String>) -> PyResult<Graph> {
+    let read = async move { ProgramFile::load_trained(path, signature.as_deref(), &trained) };
     wait(py, read)?.map(Graph::of).or_raise(py)
 }
 
 /// Reads the content of such a file.
 #[pyfunction]
-pub fn read(py: Python<'_>, content: &[u8]) -> PyResult<Graph> {
-    let read = async { ProgramFile::read(content) };
+#[pyo3(signature = (content, *, trained=Vec::new()))]
+pub fn read(py: Python<'_>, content: &[u8], trained: Vec<String>) -> PyResult<Graph> {
+    let read = async { ProgramFile::read_trained(content, &trained) };
     wait(py, read)?.map(Graph::of).or_raise(py)
 }

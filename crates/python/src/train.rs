@@ -62,6 +62,8 @@ pub struct Parameters<'py> {
     /// A file of weights, or values of some variables.
     weights: Option<PathBuf>,
     values: Feeds<'py>,
+    /// The variables that are trained, all if none is named.
+    variables: Vec<String>,
     target: Option<String>,
 }
 
@@ -149,6 +151,8 @@ pub fn train<'py>(
     let prepared = Prepared::of(py, data, held_out, &mut sections, (&raised_there, &origin))?;
     let model = graph.file.graph.clone();
     options.values = values(&model, &parameters.values)?;
+    let to_known = known_names(&model);
+    sections.train.variables = parameters.variables.iter().map(to_known).collect();
     // Without the optimizer's.
     let own: Vec<String> = variables(&model).into_iter().map(|(name, _)| name).collect();
     let record = parameters.record;
@@ -239,13 +243,18 @@ async fn run(
 
 /// Values of variables under the names that a training has for them.
 fn values(graph: &CheckedGraph, given: &Feeds<'_>) -> PyResult<Vec<(String, Tensor)>> {
+    let to_known = known_names(graph);
+    given.iter().map(|(name, array, dtype)| Ok((to_known(name), to_tensor(array, dtype)?))).collect()
+}
+
+/// The name that a training has for a variable.
+fn known_names(graph: &CheckedGraph) -> impl Fn(&String) -> String + use<> {
     let (known, own) = (names_of_variables(graph), variables(graph));
-    let named = |name: &String| {
+    move |name| {
         // That of the node, if a training has another one for the variable.
         let node = own.iter().find(|(own, _)| own == name).filter(|_| !known.contains(name));
         node.map_or_else(|| name.clone(), |(_, node)| node.clone())
-    };
-    given.iter().map(|(name, array, dtype)| Ok((named(name), to_tensor(array, dtype)?))).collect()
+    }
 }
 
 /// The variables of a graph with the tensors that read them.

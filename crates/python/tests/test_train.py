@@ -87,6 +87,42 @@ class Training(unittest.TestCase):
             done = meshtf.train(g, data, optimizer="sgd", rate=0.05, batch=2, steps=2, weights={"w": 9}, checkpoint=states)
             self.assertAlmostEqual(float(done.weights["w"]), 1.85, places=5)
 
+    def test_some_variables_are_trained(self):
+        g = meshtf.Graph()
+        x = g.placeholder("x", "float32", [None])
+        w, b = g.variable("a/w", [], initial=1.0), g.variable("a/b", [], initial=0.5)
+        ((x * w + b - 4) ** 2).mean().named("loss")
+        for some, values in (((), (1.2, 0.65)), (["a/w"], (1.2, 0.5)), ("*/b", (1.0, 0.65)), ([b], (1.0, 0.65)), (["a/*"], (1.2, 0.65))):
+            done = meshtf.train(g, {"x": [1.0, 3.0]}, variables=some, optimizer="sgd", rate=0.05, batch=2, steps=1)
+            self.assertEqual([round(float(done.weights[name]), 5) for name in ("a/w", "a/b")], list(values), some)
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "no variable has the name c; there are a/w, a/b"):
+            meshtf.train(g, {"x": [1.0, 3.0]}, variables=["a/w", "c"], steps=1)
+
+    def test_weights_of_a_file_are_trained(self):
+        g = meshtf.Graph()
+        x = g.placeholder("x", "float32", [None])
+        ((x * g.constant(np.ones(1, "float32"), name="w") - 4) ** 2).mean().named("loss")
+        options = {"optimizer": "sgd", "rate": 0.05, "batch": 2, "steps": 1}
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "frozen.pb")
+            g.save(path)
+            frozen = meshtf.load(path, trained=["w"])
+            self.assertEqual((meshtf.load(path).variables, frozen.variables), ([], ["w"]))
+            # The errors are -3 and -1: the gradient is (2·1·-3 + 2·3·-1)/2 = -6.
+            done = meshtf.train(frozen, {"x": [1.0, 3.0]}, **options)
+            np.testing.assert_allclose(done.weights["w"], [1.3], rtol=1e-6)
+            with self.assertRaisesRegex(meshtf.InvalidArgumentError, 'frozen.pb: "v" matches no weight of floats .* there are w'):
+                meshtf.load(path, trained=["w", "v"])
+            with open(path, "rb") as file:
+                self.assertEqual(meshtf.loads(file.read(), trained="w").variables, ["w"])
+        own = meshtf.Graph()
+        own.variable("v", [2])
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "it has variables, such as v, which train without being named"):
+            meshtf.loads(own.to_json(), trained=["v"])
+        onnx = os.path.join(os.path.dirname(__file__), "../../../tests/data/tuned/mlp.onnx")
+        self.assertEqual(meshtf.load(onnx).variables, [])
+        self.assertEqual(sorted(meshtf.load(onnx, trained=["fc2.*"]).variables), ["fc2.bias", "fc2.weight"])
+
     def test_weights_have_the_names_of_the_graph(self):
         # A training calls this variable by the node that reads it, and Graph.variables by the one that makes it.
         nodes = {

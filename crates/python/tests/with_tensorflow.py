@@ -62,6 +62,62 @@ class Conversions(unittest.TestCase):
                     graph = meshtf.tf.convert(model)
                 self.same(graph, feeds, dict(zip(names, values, strict=True)))
 
+    def test_trained_variables(self):
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                keras.Input((4,), name="x"),
+                layers.Dense(6, activation="tanh", name="hidden"),
+                layers.BatchNormalization(name="norm"),
+                layers.Dense(3, name="logits"),
+            ]
+        )
+        model.layers[1].set_weights([rows(6) ** 2 + 1, rows(6), rows(6), rows(6) ** 2 + 0.5])
+        x, labels = rows(8, 4), RNG.integers(0, 3, 8).astype("int32")
+        for trained, is_trained in (
+            (True, lambda one: one.trainable),
+            (["*/logits/*", "*/norm/gamma"], lambda one: "logits" in one.path or one.path.endswith("gamma")),
+        ):
+            g = meshtf.tf.convert(model, trained=trained)
+            own = [one for one in model.variables if is_trained(one)]
+            self.assertEqual(sorted(g.variables), sorted(one.path for one in own))
+            before = [one.numpy() for one in model.variables]
+            g["logits"].sparse_cross_entropy(g.placeholder("labels", "int32", [None])).mean().named("loss")
+            done = meshtf.train(
+                g, {"x": x, "labels": labels}, optimizer="sgd", rate=0.1, batch=8, steps=5, shuffle=None, record=1
+            )
+            losses = []
+            for _ in range(5):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(
+                        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=model(x, training=False))
+                    )
+                losses.append(float(loss))
+                for one, slope in zip(own, tape.gradient(loss, [one.value for one in own]), strict=True):
+                    one.assign_sub(0.1 * slope)
+            np.testing.assert_allclose(done.history["loss"], losses, rtol=1e-5)
+            for one in own:
+                np.testing.assert_allclose(done.weights[one.path], one.numpy(), rtol=1e-4, atol=1e-5, err_msg=one.path)
+            for one, value in zip(model.variables, before, strict=True):
+                one.assign(value)
+        with self.assertRaisesRegex(meshtf.InvalidArgumentError, "no/such.*matches no weight"):
+            meshtf.tf.convert(model, trained=["no/such"])
+
+    def test_trained_variables_of_a_function(self):
+        w, v = tf.Variable([[1.0], [2.0]], name="W"), tf.Variable([[3.0]], name="w", trainable=False)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+        def f(x):
+            return {"y": x @ w @ v}
+
+        g = meshtf.tf.convert(f, trained=True)
+        # Names of nodes do not differ in the case of letters alone.
+        self.assertEqual(g.variables, ["W"])
+        x = rows(3, 2)
+        self.same(g, {"x": x}, {"y": f(x)["y"].numpy()})
+        with self.assertRaisesRegex(TypeError, "keeps its variables"):
+            meshtf.tf.convert(tf.Graph(), trained=True)
+
     def test_outputs_of_layers_with_several(self):
         layers = keras.layers
         x = keras.Input((5, 3), name="x")
