@@ -73,8 +73,8 @@ Examples:
   meshtf train model.onnx --with train.json --checkpoint run1")]
 #[command(mut_arg("data", |data| data.help(DATA)))]
 pub struct Args {
-    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), a SavedModel or an ONNX model. Of one without variables, the
-    /// initializers or constants train that "variables" in the section "train" matches, as in ["fc.*", "*.bias"]
+    /// Graph file: graph.json, a TensorFlow GraphDef (JSON or binary), a SavedModel or an ONNX model. Of one without variables,
+    /// the initializers or constants train that "variables" in the section "train" matches, as in ["fc.*", "*.bias"]
     graph: PathBuf,
     /// File with the sections "data", "train" and "evaluate", "init" for a GraphDef, and perhaps "nodes" that are added to the
     /// graph, such as a loss [default: the graph's]
