@@ -111,6 +111,70 @@ fn products_among_devices_are_divided_by_columns() {
     }
 }
 
+/// A graph of these lines with constants of floats.
+fn with_constants(lines: &str, constants: &[(&str, &[usize])]) -> Graph {
+    let mut defs: Vec<NodeDef> = lines.lines().filter(|line| !line.trim().is_empty()).map(node).collect();
+    for &(name, shape) in constants {
+        defs.push(NodeDef::constant(name.into(), String::new(), Attr::Tensor(floats(shape))));
+    }
+    Graph::new(defs).unwrap()
+}
+
+#[test]
+fn a_product_by_rows_follows_products_by_columns_part_by_part() {
+    let bias = "h = MatMul x w\nb = BiasAdd h c\nr = Relu b\ny = MatMul r v";
+    let gated = "g = MatMul x w\ns = Sigmoid g\nt = Mul g s\nu = MatMul x w2\nz = Mul t u\ny = MatMul z v";
+    let read = "k = Identity w\nh = MatMul x k\nr = Relu h\nj = Identity v\ny = MatMul r j transpose_b=true";
+    let twice = "h = MatMul x w\nn = Neg h\na = Add n one\nm = Maximum a h\ny = MatMul m v";
+    let batch = "h = BatchMatMulV2 x w\nr = Relu h\ny = BatchMatMulV2 r v";
+    let constants: &[(&str, &[usize])] =
+        &[("w", &[6, 13]), ("w2", &[6, 13]), ("c", &[13]), ("one", &[1]), ("v", &[13, 4])];
+    for (lines, v, x) in [
+        (bias, [13, 4], &[3, 6][..]),
+        (gated, [13, 4], &[3, 6]),
+        (read, [4, 13], &[3, 6]),
+        (twice, [13, 4], &[3, 6]),
+        (batch, [13, 4], &[2, 3, 6]),
+    ] {
+        let mut own: Vec<(&str, &[usize])> =
+            constants.iter().copied().filter(|(name, _)| lines.contains(&format!(" {name}"))).collect();
+        own.iter_mut().filter(|(name, _)| *name == "v").for_each(|one| one.1 = &v);
+        let dims: Vec<String> = x.iter().map(usize::to_string).collect();
+        let graph = with_constants(&format!("x = Placeholder dtype=float32 shape=[{}]\n{lines}", dims.join(",")), &own);
+        let parts = divided_among(&graph, 3, 100, &["y"]).unwrap().expect(lines);
+        let concatenated = parts.nodes().filter(|(_, node)| node.op.name == "ConcatV2").count();
+        assert_eq!((parts.node(parts.find("y").unwrap()).op.name, concatenated), ("AddN", 0), "{lines}");
+        assert!(["w", "v"].iter().all(|name| parts.find(name).is_none()), "{lines}");
+        let sizes = |part: usize| {
+            let node = parts.node(parts.find(&format!("w/part{part}")).unwrap());
+            node.attrs.tensor("value").unwrap().dims().to_vec()
+        };
+        assert_eq!([sizes(0), sizes(1), sizes(2)], [[6, 5], [6, 4], [6, 4]], "{lines}");
+        let run = |graph: &Graph| Cluster::new(1).run(graph, &[("x", floats(x))], &["y"]).unwrap().remove(0);
+        let (whole, divided) = (run(&graph), run(&parts));
+        // Sums of 13 products of up to three sums of six each.
+        are_near(&whole, &divided, 13 * 6 * 6 * 98 * 7, lines);
+    }
+}
+
+#[test]
+fn products_are_no_pair_if_others_take_what_is_between() {
+    let all = [("w", &[6, 13][..]), ("v", &[13, 4]), ("wide", &[13, 40])];
+    let ends_whole = |lines: &str, named: &[&str]| {
+        let own: Vec<(&str, &[usize])> =
+            all.iter().copied().filter(|(name, _)| lines.contains(&format!(" {name}"))).collect();
+        let graph = with_constants(&format!("x = Placeholder dtype=float32 shape=[3,6]\n{lines}"), &own);
+        let parts = divided_among(&graph, 3, 100, named).unwrap().expect(lines);
+        parts.node(parts.find("y").unwrap()).op.name != "AddN"
+    };
+    assert!(!ends_whole("h = MatMul x w\nr = Relu h\ny = MatMul r v", &["y"]));
+    assert!(ends_whole("h = MatMul x w\nr = Relu h\ny = MatMul r v", &["y", "r"]));
+    assert!(ends_whole("h = MatMul x w\nr = Relu h\ny = MatMul r v\nother = Neg r", &["y", "other"]));
+    assert!(ends_whole("h = MatMul x w\nr = Softmax h\ny = MatMul r v", &["y"]));
+    assert!(ends_whole("h = MatMul x w\nr = Relu h\ny = MatMul r wide", &["y"]));
+    assert!(ends_whole("h = MatMul x w\nr = Relu h @0\ny = MatMul r v", &["y"]));
+}
+
 #[test]
 fn what_several_devices_would_not_multiply_sooner_stays_whole() {
     let x = "x = Placeholder dtype=float32 shape=[3,6]\n";

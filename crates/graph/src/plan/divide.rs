@@ -1,12 +1,14 @@
 //! Constants that no device has the memory for, divided into parts, with the nodes that take them: matrix products by columns or
-//! rows, look-ups by rows. And matrix products by columns, so that several devices compute them. The parts are placed by cost as
-//! any other constants.
+//! rows, look-ups by rows. And matrix products by columns, or in pairs by columns and then by rows, so that several devices
+//! compute them. The parts are placed by cost as any other constants.
 //!
 //! A product by columns is concatenated: its values are those of the whole up to rounding, since a kernel may add the terms of a
 //! narrow product in another order. One by rows is a sum of products, whose terms are added in another order, too; that is done
 //! only where the nodes that take the constant cannot be divided by columns. Of a look-up each part has the rows that it holds,
 //! and any rows for all other indices; from these the right ones are selected, with the same bits. An index that the whole table
 //! does not have is refused by its first part or its last.
+
+mod pairs;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -38,11 +40,12 @@ const MAX_PARTS: usize = 64;
 /// ResourceExhausted if there is no memory for the parts.
 pub fn divided(graph: &Graph, devices: &[DeviceFacts], named: &[&str]) -> Result<Option<Graph>> {
     let Some(largest) = largest(devices) else { return Ok(None) };
-    divided_by(graph, largest, named, |value, uses| cut(value, uses, largest))
+    divided_by(graph, largest, named, None, |value, uses| cut(value, uses, largest))
 }
 
-/// The graph with `count` parts, by columns, in place of each constant of more than `least` bytes that only matrix products take;
-/// `None` if there is none. What keeps a constant whole in [`divided`] does so here.
+/// The graph with `count` parts in place of each constant of more than `least` bytes that only matrix products take; `None` if
+/// there is none. What keeps a constant whole in [`divided`] does so here. Products are divided by columns; one that takes values
+/// of such, or functions of their elements, is divided by rows, and all between goes part by part.
 ///
 /// # Errors
 /// ResourceExhausted if there is no memory for the parts.
@@ -52,14 +55,16 @@ pub fn divided_among(graph: &Graph, count: usize, least: u64, named: &[&str]) ->
         let is_same = uses.iter().all(|of| of.kind == Kind::Product { columns });
         (is_same && value.rank() == 2 && value.dims()[columns] >= count).then_some((columns, count))
     };
-    divided_by(graph, least, named, columns)
+    divided_by(graph, least, named, Some(count), columns)
 }
 
-/// The graph with the parts along an axis, and in the number, that `cut` returns for a constant of more than `least` bytes.
+/// The graph with the parts along an axis, and in the number, that `cut` returns for a constant of more than `least` bytes; with
+/// `pairs`, in so many parts first those of products by rows after products by columns.
 fn divided_by(
     graph: &Graph,
     least: u64,
     named: &[&str],
+    pairs: Option<usize>,
     cut: impl Fn(&Tensor, &[Use]) -> Option<(usize, usize)>,
 ) -> Result<Option<Graph>> {
     let is_large = |(_, node): &(NodeId, &Node)| {
@@ -76,6 +81,11 @@ fn divided_by(
     }
     let named: HashSet<NodeId> = named.iter().filter_map(|name| graph.find(crate::split_tensor_name(name).0)).collect();
     let mut divider = Divider::of(graph);
+    if let Some(count) = pairs {
+        for &(id, _) in &large {
+            divider.divide_pair(id, count, &named)?;
+        }
+    }
     for (id, node) in large {
         let Some((passing, uses)) = divider.uses(id, &named) else { continue };
         let Ok(value) = node.attrs.tensor("value") else { continue };
@@ -221,7 +231,8 @@ impl<'g> Divider<'g> {
             }
             Kind::Product { .. } => true,
         };
-        (is_free && is_known && !self.replaced.contains_key(&id)).then_some(Use { node: id, kind })
+        let is_whole = !self.replaced.contains_key(&id) && !self.gone.contains(&id);
+        (is_free && is_known && is_whole).then_some(Use { node: id, kind })
     }
 
     fn divide(&mut self, id: NodeId, value: &Tensor, uses: &[Use], axis: usize, count: usize) -> Result<()> {
