@@ -1,5 +1,5 @@
-//! Matrix products by columns, functions of single elements, and a product by rows, as the layers of a perceptron are: each part is
-//! computed from end to end by itself, and only the sums of the last products cross.
+//! Matrix products by columns, functions of single elements, and a product by rows, as the layers of a perceptron are: each part
+//! is computed from end to end by itself, and only the sums of the last products cross.
 
 use std::collections::{HashMap, HashSet};
 
