@@ -36,6 +36,8 @@ const SAYS_SAME: Duration = Duration::from_secs(30);
 /// How long an answer may take, and the bytes for which it may take a second more.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const BYTES_PER_SECOND: usize = 4 << 20;
+/// How long one may take at most, of however many bytes a node says that there are.
+const COMES_WITHIN: Duration = Duration::from_secs(30 * 60);
 /// How long nodes may take to drop copies before the next one is made.
 const DROPS_WITHIN: Duration = Duration::from_secs(2);
 /// How long a node that leaves waits for its last copy to end, and for its buddy to have dropped it.
@@ -43,7 +45,7 @@ const ENDS_WITHIN: Duration = Duration::from_millis(150);
 
 /// How long the answer to a message with so many bytes may take.
 fn limit(bytes: u64) -> Duration {
-    ANSWERS_WITHIN + Duration::from_secs(bytes / BYTES_PER_SECOND as u64)
+    (ANSWERS_WITHIN + Duration::from_secs(bytes / BYTES_PER_SECOND as u64)).min(COMES_WITHIN)
 }
 
 /// Asks a node, within a limit.

@@ -23,8 +23,8 @@ pub struct Stamp {
     pub number: u64,
 }
 
-/// Most marks on the variables of a task.
-pub const MAX_MARKS: usize = 64;
+/// Most marks on the variables of a task: the last one that was set.
+pub const MAX_MARKS: usize = 1;
 
 /// A mark on the variables of a task: they are as they were when it was set, or have changed since. A copy that was taken later
 /// has it, too, and so has the process that begins with this copy.

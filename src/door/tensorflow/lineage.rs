@@ -2,12 +2,14 @@
 //!
 //! TensorFlow's clients then restore their newest checkpoint, also where the variables are there and have gone on since, as
 //! those of `--keep-variables` have. That run is answered without an effect if all of this is certain: the client closed a
-//! session of the same graph that had met the loss of a task, and opened this one at once; this is the first run of the session;
-//! it restores variables, and does nothing else, from the checkpoint that a session of this graph saved or restored last through
-//! this door; the variables of each task are as that checkpoint has them or have changed since, which a
-//! [mark](crate::protocol::copies::Mark) tells; all are initialized; and their count of steps is greater than the checkpoint's.
+//! session of the same graph that had met the loss of a task, and opened this one at once; this is the first run of the
+//! session; it restores variables, and does nothing else, from the checkpoint that the same saver of a session of this graph
+//! saved or restored last through this door, and no run since may have left some of them [older](past::Past); the variables of
+//! each task are as that checkpoint has them or have changed since, which a [mark](crate::protocol::copies::Mark) tells; all
+//! are initialized; and their count of steps is greater than the checkpoint's.
 //! Whatever else a client does is done.
 
+mod past;
 mod savers;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,6 +24,7 @@ use meshtf_tensor::device::Task;
 use meshtf_tensor::failure::{Code, Failure, Result};
 use meshtf_tensor::lock::lock;
 
+use self::past::{Checkpoint, Past};
 use self::savers::{Placed, Restore, Savers};
 use super::message::RunStepRequest;
 use crate::Client;
@@ -36,8 +39,8 @@ const MAX_GRAPHS: usize = 64;
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to find out whether the variables are newer, or to mark them.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Longest name of a checkpoint that is remembered.
-const MAX_NAME: usize = 4096;
+/// How long after the loss of a task a client may open the next session: another program may have used the variables since.
+const LOST_WITHIN: Duration = Duration::from_secs(600);
 
 /// The graphs of the sessions of a door, the most recently used first.
 #[derive(Default)]
@@ -51,22 +54,6 @@ struct Lineage {
     past: Mutex<Past>,
 }
 
-#[derive(Default)]
-struct Past {
-    /// The checkpoint that was saved or restored last.
-    checkpoint: Option<Checkpoint>,
-    /// How many were.
-    checkpoints: u64,
-    /// A client without a session.
-    waiting: Option<Waiting>,
-}
-
-/// A checkpoint, and the number of the mark on the variables that are not older.
-struct Checkpoint {
-    name: Vec<u8>,
-    mark: u64,
-}
-
 /// A client that has closed a session, or could not open the next one.
 struct Waiting {
     /// When the session met the loss of a task.
@@ -74,7 +61,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// The place of a session that is being made. If none is made, the next one of the same client has it.
+/// The place of a session that is being made.
 pub(super) struct Place {
     lineage: Arc<Lineage>,
     savers: Savers,
@@ -103,7 +90,7 @@ pub(super) struct Line {
 
 /// A run after which the variables are not older than a checkpoint.
 pub(super) struct Marking {
-    name: Vec<u8>,
+    checkpoint: Checkpoint,
     holders: Vec<Holder>,
 }
 
@@ -128,7 +115,10 @@ impl Lineages {
         let Line { graph, savers } = line;
         let lineage = self.of(graph);
         let waiting = lock(&lineage.past).waiting.take();
-        let is_same = |waiting: &Waiting| asked.saturating_duration_since(waiting.since) <= FOLLOWS_WITHIN;
+        let is_same = |waiting: &Waiting| {
+            let follows = asked.saturating_duration_since(waiting.since) <= FOLLOWS_WITHIN;
+            follows && asked.saturating_duration_since(waiting.lost) <= LOST_WITHIN
+        };
         let continues = waiting.filter(is_same).map(|waiting| waiting.lost);
         Place { lineage, savers, continues }
     }
@@ -158,20 +148,12 @@ impl Lineage {
 
     /// The variables of these processes are not older than that checkpoint.
     async fn mark(&self, node: &Node, marking: Marking) {
-        let mark = {
-            let mut past = lock(&self.past);
-            past.checkpoint = None;
-            past.checkpoints += 1;
-            past.checkpoints
-        };
-        let Marking { name, holders } = marking;
+        let mark = lock(&self.past).next();
+        let Marking { checkpoint, holders } = marking;
         let set = node.set_mark(&holders, Mark { line: self.line, number: mark });
         // Where it is not set, variables are not known to be newer.
         let _late = tokio::time::timeout(ANSWERS_WITHIN, set).await;
-        let mut past = lock(&self.past);
-        if past.checkpoints == mark {
-            past.checkpoint = Some(Checkpoint { name, mark });
-        }
+        lock(&self.past).is_marked(checkpoint, mark);
     }
 }
 
@@ -187,10 +169,9 @@ impl Place {
             is_same: AtomicBool::new(true),
         }
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
+    /// No session is made, and the client learns it: the next one that it asks for has this place.
+    pub fn failed(mut self) {
         self.lineage.waits(self.continues.take());
     }
 }
@@ -220,24 +201,25 @@ impl Descent {
 
     /// Before a run: whether it is one after which variables are not older than a checkpoint.
     pub fn marking(&self, request: &RunStepRequest, feeds: &[(String, Tensor)]) -> Option<Marking> {
-        let (prefix, name) = fed_name(feeds).filter(|_| self.is_same.load(Ordering::Relaxed))?;
-        let of_prefix = |tensor: &String| {
-            let node = tensor.strip_suffix(":0").unwrap_or(tensor);
-            self.savers.saves.get(node).is_some_and(|fed| fed == prefix)
-        };
-        let is_save = request.fetch.iter().chain(&request.target).any(of_prefix);
-        let restored = self.restored(request, prefix);
-        if !is_save && restored.is_none() {
-            return None;
-        }
-        if is_save {
-            // The file is none or another one while it is written, and if that fails.
-            lock(&self.lineage.past).checkpoint.take_if(|checkpoint| checkpoint.name == name);
-        }
-        let of_saver = self.savers.restores.values().filter(|restore| restore.prefix == prefix);
-        let tasks: BTreeSet<&Task> = of_saver.flat_map(Restore::tasks).collect();
+        let ends: Vec<&String> = request.fetch.iter().chain(&request.target).collect();
+        let checkpoint = lock(&self.lineage.past).begins(&self.graph(), &ends, feeds)?;
+        let variables = self.savers.variables(&checkpoint.prefix);
+        let tasks: BTreeSet<&Task> = variables.into_iter().map(|own| &own.task).collect();
         // A process that holds a task later may have older variables, and gets no mark.
-        Some(Marking { name, holders: self.node.holders(tasks).ok()? })
+        Some(Marking { checkpoint, holders: self.node.holders(tasks).ok()? })
+    }
+
+    /// Before a run of these nodes and tensors that is none of a saver's.
+    pub fn may_restore<'a>(
+        &self,
+        ends: impl Iterator<Item = &'a String>,
+        feeds: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    ) {
+        lock(&self.lineage.past).may_restore(&self.graph(), ends, feeds);
+    }
+
+    fn graph(&self) -> past::Graph<'_> {
+        past::Graph { savers: &self.savers, is_whole: self.is_same.load(Ordering::Relaxed) }
     }
 
     /// After a run: what came of it.
@@ -250,12 +232,6 @@ impl Descent {
         }
     }
 
-    /// The restore of a run that does nothing else.
-    fn restored(&self, request: &RunStepRequest, prefix: &str) -> Option<&Restore> {
-        let ([target], []) = (&request.target[..], &request.fetch[..]) else { return None };
-        self.savers.restores.get(target).filter(|restore| restore.prefix == prefix)
-    }
-
     /// Whether the first run of the session, which follows a loss, need not be made.
     pub async fn is_behind(
         &self,
@@ -264,14 +240,16 @@ impl Descent {
         request: &RunStepRequest,
         feeds: &[(String, Tensor)],
     ) -> bool {
-        let Some((prefix, name)) = fed_name(feeds) else { return false };
-        let Some(restore) = self.restored(request, prefix) else { return false };
-        let mark = lock(&self.lineage.past).checkpoint.as_ref().filter(|one| one.name == name).map(|one| one.mark);
-        let Some(number) = mark else { return false };
+        let ends: Vec<&String> = request.fetch.iter().chain(&request.target).collect();
+        let Some(checkpoint) = Checkpoint::fed(feeds) else { return false };
+        let graph = self.graph();
+        let Some(restore) = graph.restored(&ends, &checkpoint.prefix) else { return false };
+        let last = lock(&self.lineage.past).last(&checkpoint);
+        let Some(number) = last else { return false };
         let mark = Mark { line: self.lineage.line, number };
         let looked = tokio::time::timeout(ANSWERS_WITHIN, self.steps(session, restore, mark, feeds)).await;
         let late = |_| Err(Failure::new(Code::DeadlineExceeded, "a task does not answer"));
-        let name = String::from_utf8_lossy(&name);
+        let name = String::from_utf8_lossy(&checkpoint.name);
         match looked.unwrap_or_else(late) {
             Ok((living, saved)) if living > saved => {
                 tracing::info!(
@@ -305,6 +283,9 @@ impl Descent {
         feeds: &[(String, Tensor)],
     ) -> Result<(i64, i64)> {
         let lacks = |what| Err(Failure::new(Code::FailedPrecondition, what));
+        // From now on the session is one of these processes: another one that takes a task ends it.
+        let variables = restore.nodes.values().cloned().collect();
+        session.step(Signature { targets: variables, ..Signature::default() }, Vec::new()).await?;
         if !self.node.have_mark(restore.tasks(), mark).await? {
             return lacks("the variables may be older than the checkpoint");
         }
@@ -341,13 +322,6 @@ fn is_loss(failure: &Failure) -> bool {
     matches!(failure.code, Code::Unavailable | Code::Aborted) && failure.op.is_none() && failure.task.is_some()
 }
 
-/// The placeholder and the name of a checkpoint, of a run that is fed nothing else.
-fn fed_name(feeds: &[(String, Tensor)]) -> Option<(&str, Vec<u8>)> {
-    let [(feed, value)] = feeds else { return None };
-    let [name] = value.slice::<Vec<u8>>().ok()? else { return None };
-    (name.len() <= MAX_NAME).then(|| (feed.strip_suffix(":0").unwrap_or(feed), name.clone()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,17 +335,6 @@ mod tests {
         assert!(!is_loss(&of(Code::Aborted)) && !is_loss(&of(Code::OutOfRange).on_task("/job:ps/task:0")));
         let by_op = Failure { op: Some("Abort".to_owned()), ..of(Code::Aborted).on_task("/job:ps/task:0") };
         assert!(!is_loss(&by_op));
-    }
-
-    #[test]
-    fn a_checkpoint_has_the_name_that_alone_is_fed() {
-        let name = |text: &str| Tensor::scalar(text.as_bytes().to_vec());
-        let fed = [("save/Const:0".to_owned(), name("model-10"))];
-        assert_eq!(fed_name(&fed), Some(("save/Const", b"model-10".to_vec())));
-        assert_eq!(fed_name(&[]), None);
-        assert_eq!(fed_name(&[fed[0].clone(), ("x:0".to_owned(), Tensor::scalar(1f32))]), None);
-        assert_eq!(fed_name(&[("x:0".to_owned(), Tensor::scalar(1f32))]), None);
-        assert_eq!(fed_name(&[("x:0".to_owned(), name(&"n".repeat(MAX_NAME + 1)))]), None);
     }
 
     #[test]
@@ -389,12 +352,11 @@ mod tests {
         assert!(continues(&first));
         assert!(!continues(&place(now)), "another client has asked meanwhile");
         // It could not be made, and the client tries again.
-        drop(first);
-        let mut second = place(Instant::now());
-        assert!(continues(&second));
-        assert_eq!(second.continues.take(), Some(lost));
+        first.failed();
+        let second = place(Instant::now());
+        assert_eq!(second.continues, Some(lost));
         drop(second);
-        assert!(!continues(&place(now)), "it was made");
+        assert!(!continues(&place(Instant::now())), "it was made, or its client is gone");
         // A program that was started again.
         lineages.of(blake3::hash(b"a graph")).waits(Some(lost));
         assert!(!continues(&place(Instant::now() + FOLLOWS_WITHIN + Duration::from_secs(1))));

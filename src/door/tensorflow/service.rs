@@ -17,7 +17,7 @@ use super::super::token::Token;
 use super::budget::MessageBudget;
 use super::connection::Caller;
 use super::feed::Reading;
-use super::lineage::{Line, Lineages};
+use super::lineage::{Line, Lineages, Place};
 use super::message::{self as msg, Method, described, milliseconds};
 use super::names::Names;
 use super::pieces::{find, malformed, within_names};
@@ -258,7 +258,23 @@ impl MasterService {
             Ok((graph, library, known, config, line))
         };
         let (graph, library, known, config, line) = self.graphs.run(read).await?;
-        let place = line.map(|line| self.lineages.place(line, asked));
+        let mut place = line.map(|line| self.lineages.place(line, asked));
+        let made = self.made((graph, library, known, config), &mut place, caller).await;
+        // If the call is cancelled, its client is gone.
+        if let (Err(_), Some(place)) = (&made, place) {
+            place.failed();
+        }
+        Ok(msg::CreateSessionResponse { session_handle: made?, graph_version: 0 })
+    }
+
+    /// The session of a graph; its handle.
+    async fn made(
+        &self,
+        (graph, library, known, config): (Named, graphdef::Library, Known, msg::ConfigProto),
+        place: &mut Option<Place>,
+        caller: &Caller,
+    ) -> Result<String> {
+        let connection = caller.connection.as_ref();
         let timeout = milliseconds(config.operation_timeout_in_ms);
         *lock(&caller.limit) = timeout;
         let filters = parsed(&config.device_filters)?;
@@ -292,9 +308,9 @@ impl MasterService {
         })?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
         let session = DoorSession::new(session, library, known, timeout, filters, names, caller.connection.clone());
-        let session = session.with_descent(place.map(|place| place.begin(&self.node)));
+        let session = session.with_descent(place.take().map(|place| place.begin(&self.node)));
         self.sessions.insert(&handle, session, connection)?;
-        Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
+        Ok(handle)
     }
 
     /// A graph in the mesh's names, and the names of its session, which brings its own cluster.

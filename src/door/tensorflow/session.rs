@@ -421,6 +421,10 @@ impl DoorSession {
     pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<StepAnswer> {
         // It is none of the runs that are not made.
         self.descent.iter().for_each(Descent::begins_otherwise);
+        if let (Some(descent), Ok(callable)) = (&self.descent, self.callable(handle)) {
+            let ends = callable.fetch.iter().chain(&callable.target);
+            descent.may_restore(ends, callable.feed.iter().map(String::as_str).zip(&feeds));
+        }
         let ran = self.run_that_callable(handle, feeds).await;
         if let Some(descent) = &self.descent {
             descent.ran(None, &ran).await;
@@ -453,7 +457,10 @@ impl DoorSession {
 
     /// Begins a partial run; returns its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
-        self.descent.iter().for_each(Descent::begins_otherwise);
+        if let Some(descent) = &self.descent {
+            descent.begins_otherwise();
+            descent.may_restore(fetch.iter().chain(&target), std::iter::empty());
+        }
         // It needs a lane before it begins, so two may be evicted if two begin at once.
         self.evict_for_a_partial_run()?;
         let run = match self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await {

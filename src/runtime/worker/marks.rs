@@ -5,9 +5,10 @@ use std::sync::{Mutex, OnceLock};
 use meshtf_tensor::ids::Incarnation;
 use meshtf_tensor::lock::lock;
 
-use crate::protocol::copies::{MAX_MARKS, Mark};
+use crate::protocol::copies::Mark;
 
-/// The marks on the variables of this process, the last set one last.
+/// The mark on the variables of this process. A program that saves or restores them replaces that of another one: they do not
+/// descend from the other's checkpoint alone any more.
 #[derive(Default)]
 pub(crate) struct Marks {
     process: OnceLock<Incarnation>,
@@ -29,12 +30,7 @@ impl Marks {
     pub fn set(&self, process: Incarnation, mark: Mark) -> bool {
         let is_this = self.process.get() == Some(&process);
         if is_this {
-            let mut all = lock(&self.all);
-            all.retain(|one| one.line != mark.line);
-            if all.len() >= MAX_MARKS {
-                all.remove(0);
-            }
-            all.push(mark);
+            *lock(&self.all) = vec![mark];
         }
         is_this
     }
@@ -78,14 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn each_sets_one_and_so_many_stay() {
+    fn the_last_one_stays_whoever_set_it() {
         let marks = Marks::default();
         marks.begin(Incarnation(1));
-        let set = |line, number| marks.set(Incarnation(1), mark(line, number));
-        assert!(set(0, 1) && set(1, 1) && set(0, 2));
-        assert!(!marks.has(mark(0, 1)) && marks.has(mark(0, 2)));
-        assert!((2..=MAX_MARKS as u128).all(|line| set(line, 1)));
-        assert!(marks.has(mark(0, 2)) && !marks.has(mark(1, 1)), "the one that was set first is forgotten");
-        assert_eq!(marks.all().len(), MAX_MARKS);
+        for one in [mark(0, 1), mark(1, 1), mark(0, 2)] {
+            assert!(marks.set(Incarnation(1), one));
+            assert_eq!(marks.all(), [one]);
+        }
     }
 }

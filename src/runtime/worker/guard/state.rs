@@ -170,7 +170,13 @@ impl State {
         })?;
         // Variables may become older than a mark on them.
         self.marks.clear();
-        own.states.iter().try_for_each(|(key, saved)| under_lock(&|| self.put_one((session, own.taken), key, saved)))
+        let put = own
+            .states
+            .iter()
+            .try_for_each(|(key, saved)| under_lock(&|| self.put_one((session, own.taken), key, saved)));
+        // One that was set meanwhile, too.
+        self.marks.clear();
+        put
     }
 
     /// Puts the state of a resource back, unless another session has changed it since then, be it just now.
