@@ -171,28 +171,28 @@ mod tests {
             let found = past.begins(&graph, &owned.iter().collect::<Vec<_>>(), fed);
             assert_eq!((found.is_some(), past.last(&last).is_some()), (marks, stays), "{ends:?} {fed:?} {is_whole}");
         };
-        let (x, y) = (named("save/Const", "model-10"), named("save/Const", "model-20"));
-        let number = ("x:0".to_owned(), Tensor::scalar(1f32));
+        let (x, y) = ([named("save/Const", "model-10")], [named("save/Const", "model-20")]);
+        let number = [("x:0".to_owned(), Tensor::scalar(1f32))];
         // Steps of a training, and the last checkpoint once more.
         check(&["train"], &[], true, false, true);
-        check(&["train"], &[number.clone()], true, false, true);
-        check(&["restore_all"], &[x.clone()], true, true, true);
+        check(&["train"], &number, true, false, true);
+        check(&["restore_all"], &x, true, true, true);
         // Another checkpoint that is written does not change variables; the same one is another file then.
-        check(&["save/control:0"], &[y.clone()], true, true, true);
-        check(&["save/control:0"], &[x.clone()], true, true, false);
-        check(&["save/control:0", "train"], &[x.clone()], true, false, false);
+        check(&["save/control:0"], &y, true, true, true);
+        check(&["save/control:0"], &x, true, true, false);
+        check(&["save/control:0", "train"], &x, true, false, false);
         // Another one that is restored, or a part of any, or the default one, or by a run that does more.
-        check(&["restore_all"], &[y.clone()], true, true, false);
-        check(&["shard_1"], &[x.clone()], true, false, false);
+        check(&["restore_all"], &y, true, true, false);
+        check(&["shard_1"], &x, true, false, false);
         check(&["restore_all"], &[], true, false, false);
-        check(&["restore_all", "train"], &[y.clone()], true, false, false);
-        check(&["with_init"], &[y.clone(), number.clone()], true, false, false);
+        check(&["restore_all", "train"], &y, true, false, false);
+        check(&["with_init"], &[y[0].clone(), number[0].clone()], true, false, false);
         // With nodes that were added, any string may be a name.
         check(&["train"], &[named("name", "model-10")], true, false, false);
         check(&["train"], &[named("name", "a word")], true, false, true);
         check(&["train"], &[named("name", "a word")], false, false, false);
-        check(&["save/control:0"], &[x], false, false, false);
-        check(&["train"], &[number], false, false, true);
+        check(&["save/control:0"], &x, false, false, false);
+        check(&["train"], &number, false, false, true);
     }
 
     #[test]
