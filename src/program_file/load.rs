@@ -147,6 +147,18 @@ impl ProgramFile {
 
     /// As [`read`](ProgramFile::read), with variables in place of weights, as [`load_trained`](ProgramFile::load_trained).
     ///
+    /// ```
+    /// # use meshtf::graph::ProgramFile;
+    /// let frozen = r#"{ "version": 1, "nodes": {
+    ///     "w": { "op": "Const", "attrs": { "value": { "dtype": "float32", "value": [1, 2] } } },
+    ///     "y": { "op": "Neg", "inputs": ["w"] } } }"#;
+    /// let file = ProgramFile::read_trained(frozen.as_bytes(), &["w*".to_owned()])?;
+    /// // It reads a variable now, which `init` gives the value of the constant.
+    /// let w = file.graph.find("w").unwrap();
+    /// assert_eq!((file.graph.node(w).op.name, file.init.len()), ("ReadVariableOp", 1));
+    /// # Ok::<(), meshtf::Failure>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`ProgramFile::load_trained`].
     pub fn read_trained(content: &[u8], trained: &[String]) -> Result<ProgramFile> {

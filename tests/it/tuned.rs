@@ -36,6 +36,14 @@ fn sections(sandbox: &Sandbox, name: &str, logits: &str, more: &str, variables: 
     )
 }
 
+/// The losses of the steps of a training.
+fn losses(sandbox: &Sandbox, model: &str, with: &str, run: &str) -> Value {
+    let words = ["train", model, "--with", with, "--local", "--checkpoint", run, "--report", "1", "--json"];
+    let lines = sandbox.run(&words).expect(0).stdout;
+    let loss = |line| serde_json::from_str::<Value>(line).unwrap()["values"]["loss"].clone();
+    Value::Array(lines.lines().map(loss).filter(Value::is_number).collect())
+}
+
 fn close(got: &Value, wanted: &Value, what: &str) {
     let numbers = |value: &Value| -> Vec<f64> {
         fn all(value: &Value, into: &mut Vec<f64>) {
@@ -66,14 +74,7 @@ fn initializers_that_patterns_name_are_trained_and_exported() {
     {
         let (with, run, onnx) =
             (sections(&sandbox, "train.json", "logits", "", variables), path(name), path("tuned.onnx"));
-        let words = ["train", &model, "--with", &with, "--local", "--checkpoint", &run, "--report", "1", "--json"];
-        let lines = sandbox.run(&words).expect(0).stdout;
-        let losses: Vec<Value> = lines
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap()["values"]["loss"].clone())
-            .filter(Value::is_number)
-            .collect();
-        close(&Value::Array(losses), &expected[name]["losses"], name);
+        close(&losses(&sandbox, &model, &with, &run), &expected[name]["losses"], name);
         // The values of the file, with those of the training in place of some; the rest of the file stays as it is.
         sandbox.run(&["export", &model, "--weights", &run, "--to", &onnx]).expect(0);
         let shown = sandbox.run(&["inspect", &onnx, "--json"]).expect(0).json();
@@ -109,14 +110,7 @@ fn constants_of_a_frozen_graph_are_trained_as_initializers_are() {
     let expected = &expected()["both"];
     let (with, run) =
         (sections(&sandbox, "train.json", "logits", "", r#", "variables": ["*.weight", "fc[12].bias"]"#), path("run"));
-    let words = ["train", &model, "--with", &with, "--local", "--checkpoint", &run, "--report", "1", "--json"];
-    let lines = sandbox.run(&words).expect(0).stdout;
-    let losses: Vec<Value> = lines
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["values"]["loss"].clone())
-        .filter(Value::is_number)
-        .collect();
-    close(&Value::Array(losses), &expected["losses"], "losses");
+    close(&losses(&sandbox, &model, &with, &run), &expected["losses"], "losses");
     // The file has its own values, and with the weights those of the training.
     let fed = format!("x=@{}", data("x.npy"));
     let exported = path("saved") + "/";
