@@ -56,9 +56,9 @@ impl SmallDisk {
         Path::new(&format!("/proc/{}/root", of.pid())).join(inside.strip_prefix("/").unwrap())
     }
 
-    /// Fills the disk to its last byte.
+    /// Fills the disk to its last byte, or once more after something was removed from it.
     pub fn fill(&self, of: &Running) {
-        let mut file = std::fs::File::create(self.seen(of, "filler")).unwrap();
+        let mut file = std::fs::File::options().create(true).append(true).open(self.seen(of, "filler")).unwrap();
         while std::io::Write::write_all(&mut file, &[0; 512]).is_ok() {}
     }
 

@@ -159,7 +159,7 @@ fn a_product_by_rows_follows_products_by_columns_part_by_part() {
 
 #[test]
 fn products_are_no_pair_if_others_take_what_is_between() {
-    let all = [("w", &[6, 13][..]), ("v", &[13, 4]), ("wide", &[13, 40])];
+    let all = [("w", &[6, 13][..]), ("v", &[13, 4]), ("wide", &[13, 40]), ("c", &[13])];
     let ends_whole = |lines: &str, named: &[&str]| {
         let own: Vec<(&str, &[usize])> =
             all.iter().copied().filter(|(name, _)| lines.contains(&format!(" {name}"))).collect();
@@ -173,6 +173,7 @@ fn products_are_no_pair_if_others_take_what_is_between() {
     assert!(ends_whole("h = MatMul x w\nr = Softmax h\ny = MatMul r v", &["y"]));
     assert!(ends_whole("h = MatMul x w\nr = Relu h\ny = MatMul r wide", &["y"]));
     assert!(ends_whole("h = MatMul x w\nr = Relu h @0\ny = MatMul r v", &["y"]));
+    assert!(ends_whole("h = MatMul x w\nr = BiasAdd h c data_format=\"NCHW\"\ny = MatMul r v", &["y"]));
 }
 
 #[test]

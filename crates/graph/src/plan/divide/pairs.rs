@@ -100,6 +100,10 @@ impl Divider<'_> {
             if !is_free || !is_alone || output.port > 0 || node.outputs.len() != 1 || seen.len() > MAX_BETWEEN {
                 return None;
             }
+            if node.attrs.str("data_format").is_ok_and(|format| format == "NCHW") {
+                // A bias of the second axis.
+                return None;
+            }
             open.push((output, true));
             if OF_ELEMENTS.contains(&node.op.name) {
                 for &input in &node.inputs {
